@@ -1,0 +1,180 @@
+"""How fast a sandbox starts, beside a bare process, bubblewrap and nsjail with their nearest equal isolation.
+
+All subjects take turns in one process, in a new random order each time, so that noise of the machine meets them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import trio
+from rich.console import Console
+from rich.progress import track
+
+import minisandbox
+from bench.report import print_report
+from bench.samples import Report, Samples, look_at_machine
+from bench.tools import (
+    BenchError,
+    Rate,
+    RunInOpen,
+    Spawned,
+    StartRunGone,
+    Subject,
+    bare,
+    bubblewrap,
+    build_true,
+    nsjail,
+)
+
+AT_ONCE = (1, 2, 8, 32)
+
+EXAMPLES = """examples:
+  bench/launch.py                                     everything, in about two minutes
+  bench/launch.py --quick                             a first impression, in about ten seconds
+  bench/launch.py --json launch.json --plot launch.png"""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured: starts of each subject one at a time, and stretches of time with several at once."""
+
+    runs: int
+    warm_up: int
+    rounds: int
+    seconds: float
+
+
+FULL = Effort(runs=1000, warm_up=50, rounds=4, seconds=1.0)
+QUICK = Effort(runs=100, warm_up=10, rounds=1, seconds=0.3)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and write what was asked for."""
+    options = parse(arguments)
+    effort = QUICK if options.quick else FULL
+    if options.runs:
+        effort = Effort(options.runs, effort.warm_up, effort.rounds, effort.seconds)
+    try:
+        report = trio.run(measure_all, effort, options.state_dir)
+    except* (minisandbox.SandboxError, BenchError) as failed:
+        report = None
+        print(f"bench: {first_of(failed)}", file=sys.stderr)
+    if report is None:
+        return 1
+    print_report(Console(), report)
+    if options.json:
+        options.json.write_bytes(msgspec.json.encode(report))
+    if options.plot:
+        from bench.plot import draw  # matplotlib takes a second to import
+
+        draw(report, options.plot)
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="measure a tenth")
+    parser.add_argument("--runs", type=int, metavar="N", help="starts of each subject, one at a time")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where minisandbox keeps its rootfs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG")
+    options = parser.parse_args(arguments)
+    if options.runs is not None and options.runs < 1:
+        parser.error("--runs must be at least 1")
+    return options
+
+
+def first_of(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """Return the first exception in a group of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def measure_all(effort: Effort, state_dir: Path | None) -> Report:
+    """Measure every subject that this host has."""
+    facts = look_at_machine()
+    with tempfile.TemporaryDirectory(prefix="minisandbox-bench-") as directory:
+        program = build_true(Path(directory))
+        peers, skipped = installed([bubblewrap, nsjail], program)
+        async with own_subjects(program, state_dir) as own:
+            subjects: list[Subject] = [bare(program), *own, *peers]
+            latencies = await measure_latency(subjects, effort)
+            rates = await measure_throughput(subjects, effort)
+    samples = {
+        subject.key: Samples(
+            label=subject.label, command=subject.command, latency_s=latencies[subject.key], rates=rates[subject.key]
+        )
+        for subject in subjects
+    }
+    return Report(machine=facts, samples=samples, skipped=skipped)
+
+
+def installed(makers: Sequence[Callable[[Path], Spawned]], program: Path) -> tuple[list[Spawned], dict[str, str]]:
+    """Return the peers that this host has, and why the others are missing."""
+    peers, skipped = [], {}
+    for make in makers:
+        try:
+            peers.append(make(program))
+        except FileNotFoundError as error:
+            skipped[make.__name__] = str(error)
+    return peers, skipped
+
+
+@asynccontextmanager
+async def own_subjects(program: Path, state_dir: Path | None) -> AsyncIterator[tuple[StartRunGone, RunInOpen]]:
+    """Open a supervisor, and a sandbox that stays open."""
+    bind = minisandbox.Bind(source=program.parent, target="/bench")
+    async with minisandbox.open_supervisor(state_dir=state_dir) as supervisor:
+
+        def open_sandbox() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
+            return supervisor.open_sandbox(binds=(bind,))
+
+        async with open_sandbox() as sandbox:
+            yield StartRunGone(open_sandbox), RunInOpen(open_sandbox, sandbox)
+
+
+async def measure_latency(subjects: Sequence[Subject], effort: Effort) -> dict[str, list[float]]:
+    """Start each once, again and again; the first starts warm caches and pools and do not count."""
+    order = random.Random(0)
+    seconds: dict[str, list[float]] = {subject.key: [] for subject in subjects}
+    for number in with_bar(range(-effort.warm_up, effort.runs), "one at a time"):
+        for subject in order.sample(subjects, len(subjects)):
+            taken = await subject.once()
+            if number >= 0:
+                seconds[subject.key].append(taken)
+            await trio.lowlevel.checkpoint()
+    return seconds
+
+
+async def measure_throughput(subjects: Sequence[Subject], effort: Effort) -> dict[str, dict[int, list[Rate]]]:
+    """Start as many as possible for a while, with several numbers at once, in several rounds."""
+    order = random.Random(0)
+    rates: dict[str, dict[int, list[Rate]]] = {subject.key: {number: [] for number in AT_ONCE} for subject in subjects}
+    turns = [at_once for _ in range(effort.rounds) for at_once in AT_ONCE]
+    for at_once in with_bar(turns, "several at once"):
+        for subject in order.sample(subjects, len(subjects)):
+            rates[subject.key][at_once].append(await subject.many(at_once, effort.seconds))
+    return rates
+
+
+def with_bar(steps: Sequence[int], text: str) -> Iterable[int]:
+    """Return the steps with a progress bar on a terminal, and with nothing elsewhere."""
+    return track(steps, text, transient=True, disable=not sys.stdout.isatty())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""What a person reads of a measurement: the tables, and a line for each goal. It only prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.samples import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One figure to reach: a multiple that must be at most or at least a bound."""
+
+    text: str
+    measure: Callable[[Report], float]
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def line(self, report: Report) -> str:
+        """Say whether the goal is reached, with the figures."""
+        wanted = f"at most {self.at_most:g} x" if self.at_most is not None else f"at least {self.at_least:g} x"
+        try:
+            figure = self.measure(report)
+        except KeyError as missing:
+            return f"[yellow]not measured[/]           {self.text}: {wanted}; {missing.args[0]} is missing"
+        too_high = self.at_most is not None and figure > self.at_most
+        too_low = self.at_least is not None and figure < self.at_least
+        verdict = "[red]not reached[/]" if too_high or too_low else "[green]reached[/]    "
+        return f"{verdict} [bold]{figure:7.2f} x[/]  {self.text}: {wanted}"
+
+
+GOALS = (
+    Goal("p50, start, run, gone / bare", lambda report: report.ratio("start_run_gone"), at_most=3),
+    Goal("p50, nsjail / start, run, gone", lambda report: slower_than_ours(report, "nsjail"), at_least=4),
+    Goal("p50, run in an open sandbox / bare", lambda report: report.ratio("run_in_open"), at_most=1.5),
+    Goal("throughput, start, run, gone / bubblewrap", lambda report: faster_than(report, "bubblewrap"), at_least=3),
+    Goal("throughput, start, run, gone / nsjail", lambda report: faster_than(report, "nsjail"), at_least=5),
+)
+
+
+def slower_than_ours(report: Report, peer: str) -> float:
+    """Compare medians of a start."""
+    return report.ratio(peer) / report.ratio("start_run_gone")
+
+
+def faster_than(report: Report, peer: str) -> float:
+    """Compare starts a second, each at the number at once that suits it best."""
+    return report.samples["start_run_gone"].best_throughput() / report.samples[peer].best_throughput()
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print everything that was measured, and what it means for the goals."""
+    console.print(f"[dim]{report.machine}[/]")
+    if report.machine.load_1min > 0.5:
+        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
+    console.print(latency_table(report), throughput_table(report))
+    for key, reason in report.skipped.items():
+        console.print(f"[yellow]skipped[/]       {key}: {reason}")
+    for goal in GOALS:
+        console.print(goal.line(report))
+
+
+def latency_table(report: Report) -> Table:
+    """Times of one start after the other."""
+    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE)
+    table.add_column("", no_wrap=True)
+    for heading in ("p50", "p90", "p99", "x bare", "starts"):
+        table.add_column(heading, justify="right")
+    for key, samples in report.samples.items():
+        quantiles = [f"{samples.latency(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
+        table.add_row(samples.label, *quantiles, f"{report.ratio(key):.2f} x", str(len(samples.latency_s)))
+    return table
+
+
+def throughput_table(report: Report) -> Table:
+    """Starts a second with several at once."""
+    at_once = sorted(next(iter(report.samples.values())).rates)
+    table = Table(title="starts a second, by the number at once", title_justify="left", box=box.SIMPLE)
+    table.add_column("", no_wrap=True)
+    for number in at_once:
+        table.add_column(str(number), justify="right")
+    for samples in report.samples.values():
+        table.add_row(samples.label, *(f"{samples.throughput(number):,.0f}" for number in at_once))
+    return table

@@ -1,0 +1,66 @@
+"""minisandbox: isolated, limited and accounted commands on one Linux host, fast enough for reinforcement learning.
+
+    async with open_supervisor() as supervisor, supervisor.open_sandbox() as sandbox:
+        result = await sandbox.run(["python3", "-c", "print(6 * 7)"])
+"""
+
+from minisandbox.binds import Bind
+from minisandbox.errors import (
+    BrokenError,
+    BusyError,
+    CgroupError,
+    ClosedError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    DeadlineError,
+    FileTransferError,
+    HostError,
+    PolicyError,
+    ProtocolError,
+    RootfsError,
+    SandboxError,
+    StartError,
+    StateError,
+    UsageError,
+)
+from minisandbox.images.rootfs import Rootfs, build_rootfs
+from minisandbox.images.state import StateDir
+from minisandbox.policy import Policy, load_policy
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.runtime.supervisor import Supervisor, open_supervisor
+from minisandbox.runtime.terminal import Terminal
+from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
+
+__all__ = [
+    "Bind",
+    "BrokenError",
+    "BusyError",
+    "CgroupError",
+    "ClosedError",
+    "CommandNotExecutableError",
+    "CommandNotFoundError",
+    "DeadlineError",
+    "ExitReason",
+    "FileTransferError",
+    "HostError",
+    "Limits",
+    "Policy",
+    "PolicyError",
+    "ProtocolError",
+    "Result",
+    "Rootfs",
+    "RootfsError",
+    "Sandbox",
+    "SandboxError",
+    "StartError",
+    "StateDir",
+    "StateError",
+    "Supervisor",
+    "Terminal",
+    "Timing",
+    "Usage",
+    "UsageError",
+    "build_rootfs",
+    "load_policy",
+    "open_supervisor",
+]

@@ -1,0 +1,158 @@
+"""Recipes: the files rootfs/*.toml, and what a kind of recipe has to say to be built.
+
+A kind is a subclass of `Recipe` in a module of its own: its fields are the keys of the file, its `plan` says which
+layers to build and how. This module knows no kind and builds nothing.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minisandbox.binds import Bind
+from minisandbox.data import data_dir
+from minisandbox.errors import RootfsError, UsageError
+from minisandbox.images.layer import field
+
+FORMAT = 1
+"""The format of recipes that this version reads."""
+
+BASE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+"""The environment of every rootfs; what a recipe says in [env] comes on top."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOML_LINE = re.compile(r"\(at line (\d+),")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """One layer to build."""
+
+    key: str
+    """Digest of everything that the content depends on: while it is the same, nothing is built anew."""
+    fill: Callable[[Path], None]
+    """Puts the content into the empty directory that it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of a rootfs: its layers, top first, and the host directories that it shows."""
+
+    layers: tuple[LayerPlan, ...]
+    binds: tuple[Bind, ...] = ()
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What the recipes of all kinds have in common. A kind gives its name with `tag=`."""
+
+    format: int
+    description: str = ""
+    """One line for the list."""
+    env: dict[str, str] = {}
+    """Environment variables of every command, on top of `BASE_ENV`."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(
+                    f"env has {name!r} = {value!r}: a name needs a letter and no '=', neither may hold NUL"
+                )
+
+    @abc.abstractmethod
+    def plan(self, host_root: Path) -> Plan:
+        """Look at the host, whose root directory is `host_root`, and say what to build. Changes nothing.
+
+        Raises HostError when the host lacks what the kind needs.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRecipe:
+    """A recipe and the name under which its rootfs is stored."""
+
+    name: str
+    file: Path
+    recipe: Recipe
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    return sorted(file.stem for file in _shipped().glob("*.toml"))
+
+
+def load_recipe(name_or_path: str | Path, kinds: Iterable[type[Recipe]]) -> NamedRecipe:
+    """Read a recipe by its name, or from a file when what is given has a "/" or ends in ".toml".
+
+    Raises UsageError when there is none, RootfsError when it is wrong.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or text.endswith(".toml"):
+        file = Path(name_or_path).absolute()
+        name = f"{file.stem}-{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
+    elif text in recipe_names():
+        file, name = _shipped() / f"{text}.toml", text
+    else:
+        raise UsageError(
+            f"there is no rootfs {text!r}; known: {', '.join(recipe_names())}, or give the path of a .toml"
+        )
+    if "\0" in text or not file.is_file():
+        raise UsageError(f"there is no recipe file {str(file)!r}; give a regular file, or one of {recipe_names()}")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"cannot name a rootfs after {str(file)!r}; use letters, digits, '.', '_' and '-'")
+    return NamedRecipe(name, file, _parse(file, {str(kind.__struct_config__.tag): kind for kind in kinds}))
+
+
+def recipe_digest(recipe: Recipe, plan: Plan) -> str:
+    """Return the digest of what a rootfs is built from, facts of the host included."""
+    digest = hashlib.sha256(field(b"minisandbox recipe 1"))
+    digest.update(field(msgspec.json.encode(recipe, order="sorted")))
+    for layer in plan.layers:
+        digest.update(field(b"layer") + field(layer.key.encode()))
+    digest.update(encode_binds(plan.binds))
+    return "sha256:" + digest.hexdigest()
+
+
+def encode_binds(binds: Iterable[Bind]) -> bytes:
+    """Return binds as bytes of which no two lists have the same."""
+    return b"".join(
+        field(b"bind") + field(bytes(bind.source)) + field(os.fsencode(bind.target)) + field(b"%d" % bind.writable)
+        for bind in binds
+    )
+
+
+def _shipped() -> Path:
+    return data_dir() / "rootfs"
+
+
+def _parse(file: Path, kinds: dict[str, type[Recipe]]) -> Recipe:
+    try:
+        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        line = _TOML_LINE.search(str(error))
+        raise RootfsError(str(error), file, int(line[1]) if line else 0) from error
+    except UnicodeDecodeError as error:
+        raise RootfsError(f"the recipe is not UTF-8: {error}", file) from error
+    except OSError as error:
+        raise UsageError(f"cannot read the recipe {file}: {error.strerror}") from error
+    if content.get("format") != FORMAT:
+        raise RootfsError(f"format is {content.get('format')!r}; this version reads format = {FORMAT}", file)
+    kind = content.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise RootfsError(f"kind is {kind!r}; it must be one of {', '.join(sorted(kinds))}", file)
+    try:
+        return msgspec.convert(content, kinds[kind])
+    except msgspec.ValidationError as error:
+        raise RootfsError(str(error), file) from error

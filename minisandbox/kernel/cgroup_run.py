@@ -1,0 +1,161 @@
+"""The leaf of one command: who belongs to it, what it used, and its end.
+
+The hierarchies of an instance, and which of them have such leaves, are here too: a leaf exists in those that tell
+processes apart, the unified one (membership, kill, CPU time) and that of pids, or on pure v1 those of pids and cpuacct.
+A leaf is filled by CLONE_INTO_CGROUP (clone(2)) and by writing "0" to v1 `tasks` files: neither takes the kernel's
+global lock of thread groups, which moving a process by cgroup.procs does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from minisandbox.errors import CgroupError, HostError
+from minisandbox.kernel.cgroup_charge import field
+from minisandbox.kernel.cgroup_hierarchy import Hierarchy
+from minisandbox.kernel.cgroup_v1 import HierarchyV1
+from minisandbox.kernel.cgroup_v2 import HierarchyV2
+
+
+class Hierarchies:
+    """The hierarchies of one instance, by what they are for. Fixed once made.
+
+    Raises HostError when nothing tells processes of commands apart: neither a unified hierarchy nor pids and cpuacct.
+    """
+
+    __slots__ = ("all", "clock", "cpu", "leaves", "members", "memory", "pids", "unified", "unified_pids", "v1")
+
+    def __init__(self, unified: HierarchyV2 | None, v1: tuple[HierarchyV1, ...]) -> None:
+        self.unified, self.v1 = unified, v1
+        self.all: tuple[Hierarchy, ...] = (unified, *v1) if unified else v1
+        self.memory, self.pids, self.cpu = (self._of(name) for name in ("memory", "pids", "cpu"))
+        self.unified_pids = unified if unified is self.pids else None
+        members, clock = unified or self.pids, unified or self._of("cpuacct")
+        if members is None or clock is None:
+            raise HostError("control groups need a cgroup2 mount, or the v1 hierarchies of pids and cpuacct; mount one")
+        # Which processes belong to a command, and how much CPU time it used.
+        self.members, self.clock = members, clock
+        # Where a command has a leaf of its own.
+        self.leaves = tuple(tree for tree in self.all if tree is unified or tree.controllers & {"pids", "cpuacct"})
+
+    def _of(self, controller: str) -> Hierarchy | None:
+        return next((tree for tree in self.all if controller in tree.controllers), None)
+
+
+class RunCgroup:
+    """The leaf of one command. Made empty by `SlotCgroup`, which hands it out; `remove` ends it.
+
+    `dir_fd` is the v2 directory for CLONE_INTO_CGROUP (-1 on pure v1), `tasks_fds` are v1 `tasks` files into each of
+    which the new process writes "0". `events_fd` is pids.events of the leaf on v2, which reports POLLPRI when a
+    process was refused; -1 on v1, which does not notify: read `processes_refused` from time to time.
+    """
+
+    __slots__ = (
+        "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before", "_trees", "_warden_uid",
+        "dir_fd", "events_fd", "name", "tasks_fds",
+    )  # fmt: skip
+
+    def __init__(self, trees: Hierarchies, name: str, slot_refused: Callable[[], int]) -> None:
+        self.name = name
+        self.dir_fd = self.events_fd = -1
+        self.tasks_fds: tuple[int, ...] = ()
+        self._trees, self._slot_refused, self._slot_refused_before = trees, slot_refused, 0
+        self._warden_uid = os.geteuid()
+        self._processes: int | None = None
+        self._refused_at_kill: int | None = None
+        try:
+            for tree in self._trees.leaves:
+                tree.make(name)
+        except CgroupError:
+            self.remove()
+            raise
+
+    def prepare(self, warden_uid: int, processes: int | None) -> None:
+        """Let `warden_uid` start processes in the leaf, and limit how many there may be; only what changed is written.
+
+        CLONE_INTO_CGROUP asks for write permission on cgroup.procs of the leaf (clone(2), cgroup-v2.rst "Delegation").
+        """
+        if self._trees.unified is not None and warden_uid != self._warden_uid:
+            self._trees.unified.give(f"{self.name}/cgroup.procs", warden_uid)
+            self._warden_uid = warden_uid
+        if self._trees.pids is not None and processes != self._processes:
+            self._trees.pids.write(f"{self.name}/pids.max", "max" if processes is None else str(processes))
+            self._processes = processes
+
+    def open(self, groups: Iterable[tuple[HierarchyV1, str]]) -> None:
+        """Open what a start needs; `groups` are the v1 groups that a process of the command joins."""
+        try:
+            if self._trees.unified is not None:
+                self.dir_fd = self._trees.unified.open(self.name, os.O_PATH | os.O_DIRECTORY)
+            for tree, group in groups:
+                self.tasks_fds += (tree.open(f"{group}/tasks", os.O_WRONLY),)
+            if self._trees.unified_pids:
+                self.events_fd = self._trees.unified_pids.open(f"{self.name}/pids.events", os.O_RDONLY)
+                # A file that was never read counts as changed.
+                os.pread(self.events_fd, 64, 0)
+                self._slot_refused_before = self._slot_refused()
+        except CgroupError:
+            self.close_fds()
+            raise
+
+    def close_start_fds(self) -> None:
+        """Close `dir_fd` and `tasks_fds`: after the start, a running command needs none of them."""
+        for fd in (self.dir_fd, *self.tasks_fds):
+            if fd >= 0:
+                os.close(fd)
+        self.dir_fd, self.tasks_fds = -1, ()
+
+    def close_fds(self) -> None:
+        """Close every descriptor of the leaf; counters can still be read."""
+        self.close_start_fds()
+        if self.events_fd >= 0:
+            os.close(self.events_fd)
+            self.events_fd = -1
+
+    def open_populated_fd(self) -> int:
+        """Return a descriptor that reports POLLPRI when the leaf becomes empty or populated; the caller closes it.
+
+        Look at `is_populated` after opening it. -1 on pure v1, which cannot tell.
+        """
+        if self._trees.unified is None:
+            return -1
+        fd = self._trees.unified.open(f"{self.name}/cgroup.events", os.O_RDONLY)
+        os.pread(fd, 64, 0)
+        return fd
+
+    def cpu_time_s(self) -> float:
+        """Return CPU seconds used by every process that was ever in the leaf, and by their descendants."""
+        return self._trees.clock.cpu_time_s(self.name)
+
+    def processes_peak(self) -> int | None:
+        """Return the most processes and threads there were at once, or None before Linux 6.1."""
+        return self._trees.pids.read_int(f"{self.name}/pids.peak") if self._trees.pids else None
+
+    def processes_refused(self) -> int:
+        """Return how many processes and threads were refused, for the limit of the command or that of its slot."""
+        if self._trees.pids is None:
+            return 0
+        if self._refused_at_kill is not None:
+            return self._refused_at_kill
+        if self.events_fd >= 0:
+            text: bytes | None = os.pread(self.events_fd, 64, 0)
+        else:
+            text = self._trees.pids.read_optional(f"{self.name}/pids.events")
+        return (field(text or b"", b"max") or 0) + self._slot_refused() - self._slot_refused_before
+
+    def kill(self) -> None:
+        """Kill every process of the leaf, frozen or stopped or not. On v2 this does not wait for their end."""
+        if self._trees.unified is None and self._refused_at_kill is None:
+            # Without cgroup.kill, pids.max is set to 0, and what that refuses is not the command's doing.
+            self._refused_at_kill = self.processes_refused()
+        self._trees.members.kill(self.name)
+
+    def is_populated(self) -> bool:
+        """Return whether a live process is in the leaf; one that is dead but not yet reaped does not count."""
+        return self._trees.members.is_populated(self.name)
+
+    def remove(self) -> bool:
+        """Remove the leaf and return True, or False while a process is in it. Read the counters before."""
+        self.close_fds()
+        return all(tree.remove(self.name) for tree in self._trees.leaves)

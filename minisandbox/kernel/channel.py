@@ -1,0 +1,81 @@
+"""A SOCK_SEQPACKET connection to the launcher or to an init: requests out, records in.
+
+Owns one socket. Sending never blocks the event loop for long: a request is one datagram, and a full socket buffer is
+waited for.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+
+import trio
+
+from minisandbox.errors import BrokenError
+from minisandbox.kernel.protocol import REQUEST_INLINE_MAX, Record, Request, decode_record, sealed_memfd
+
+_ONE_FD = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class Channel:
+    """Our end of a connection. `what` names the other side in errors."""
+
+    __slots__ = ("_socket", "fd", "what")
+
+    def __init__(self, sock: socket.socket, what: str) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self.fd = sock.fileno()
+        self.what = what
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self.fd < 0
+
+    def close(self) -> None:
+        """Close our end; init and launcher take that as the order to end."""
+        self._socket.close()
+        self.fd = -1
+
+    async def send(self, request: Request) -> None:
+        """Send one request. Raises BrokenError when the other side is gone. Cancelled: sent whole or not at all."""
+        data = request.encode()
+        if len(data) <= REQUEST_INLINE_MAX:
+            await self._send_datagram(data, request.fds)
+            return
+        memfd = sealed_memfd("request", data)
+        try:
+            await self._send_datagram(b"@\0", [memfd, *request.fds])
+        finally:
+            os.close(memfd)
+
+    async def _send_datagram(self, data: bytes, fds: list[int]) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while True:
+            try:
+                self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except OSError as error:
+                raise BrokenError(f"{self.what} is gone: {error.strerror}") from error
+
+    def receive(self) -> tuple[Record, int] | None:
+        """Return the next record and the descriptor beside it (the caller's now; -1 if none), None when none waits.
+
+        Raises BrokenError at the end of the connection.
+        """
+        try:
+            datagram, ancillary, _flags, _address = self._socket.recvmsg(64, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise BrokenError(f"{self.what} is gone: {error.strerror}") from error
+        if not datagram:
+            raise BrokenError(f"{self.what} is gone: it closed its connection")
+        fd = -1
+        for _level, _kind, data in ancillary:
+            fd = array.array("i", data)[0]
+        return decode_record(datagram), fd

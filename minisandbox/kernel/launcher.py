@@ -1,0 +1,211 @@
+"""The launcher process, seen from the supervisor: spawned once, asked for slots and starts, and told when one ends.
+
+Owns the process and our end of its socket. Never forks (posix_spawn shares the parent's memory until exec) and decides
+nothing about what a sandbox may do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import trio
+
+from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
+from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, stage_name
+from minisandbox.kernel.reactor import Reactor
+
+STEP_DEADLINE_S = 30.0
+"""How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
+
+_SOCKET_FD = 3
+_LOCK_FD = 4
+
+
+def _spawn(binary: Path, slots: int, child_fd: int, lock_fd: int) -> int:
+    # out of the way of the numbers that they get in the child
+    with open(os.devnull, "rb+", buffering=0) as null, _above(child_fd) as high_child, _above(lock_fd) as high_lock:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
+            (os.POSIX_SPAWN_DUP2, null.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, high_child, _SOCKET_FD),
+            (os.POSIX_SPAWN_DUP2, high_lock, _LOCK_FD),
+        ]
+        # a session of its own: Ctrl-C in a terminal must reach the supervisor, which then ends the sandboxes in order
+        return os.posix_spawn(
+            binary, ["minisandbox-launcher", "serve", str(slots)], {}, file_actions=actions, setsid=True, setsigmask=[]
+        )
+
+
+@contextlib.contextmanager
+def _above(fd: int) -> Iterator[int]:
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOCK_FD + 1)
+    try:
+        yield high
+    finally:
+        os.close(high)
+
+
+class Launcher:
+    """A running launcher. Make it with `open_launcher`."""
+
+    def __init__(self, pid: int, pidfd: int, channel: Channel, reactor: Reactor) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._channel = channel
+        self._reactor = reactor
+        self._waiting: dict[tuple[RecordKind, int], trio.Event] = {}
+        self._answers: dict[tuple[RecordKind, int], Record] = {}
+        self._broken: BrokenError | None = None
+        self.on_broken: Callable[[], None] = lambda: None
+        reactor.register(channel.fd, self._on_readable)
+
+    @property
+    def broken(self) -> bool:
+        """True when the process is gone; every sandbox it started is gone with it."""
+        return self._broken is not None
+
+    def _on_readable(self) -> None:
+        try:
+            while (received := self._channel.receive()) is not None:
+                self._take(received[0])
+        except (BrokenError, ProtocolError) as error:
+            self._break(BrokenError(str(error)))
+
+    def _take(self, record: Record) -> None:
+        kind = RecordKind(record.kind)
+        key = (RecordKind.SLOT if kind is RecordKind.FAILED else kind, record.id)
+        event = self._waiting.pop(key, None)
+        if event is not None:
+            self._answers[key] = record
+            event.set()
+        elif kind is RecordKind.FAILED:  # of a request that nobody waits for: the launcher and we disagree
+            self._break(BrokenError(f"the launcher refused a request at step {stage_name(record.stage)}"))
+
+    def _break(self, error: BrokenError) -> None:
+        self._broken = error
+        if not self._channel.closed:
+            self._reactor.unregister(self._channel.fd)
+        for event in self._waiting.values():
+            event.set()
+        self._waiting.clear()
+        self.on_broken()
+
+    def expect(self, kind: RecordKind, number: int) -> trio.Event:
+        """Return an event that is set when the record comes, or the launcher is gone; then call `answer`."""
+        event = trio.Event()
+        if self._broken is not None:
+            event.set()
+        else:
+            self._waiting[kind, number] = event
+        return event
+
+    def answer(self, kind: RecordKind, number: int) -> Record:
+        """Return the record that came. Raises BrokenError when the launcher is gone instead."""
+        record = self._answers.pop((kind, number), None)
+        if record is None:
+            raise self._broken or BrokenError("the launcher is gone")
+        return record
+
+    async def send(self, request: Request) -> None:
+        """Send one request. Raises BrokenError when the launcher is gone."""
+        if self._broken is not None:
+            raise self._broken
+        await self._channel.send(request)
+
+    async def configure(self, inits_cgroup_fd: int, inits_tasks_fds: tuple[int, ...], warden_gid: int) -> None:
+        """Tell it where inits belong, and check that it speaks our protocol."""
+        request = Request("configure").option("warden-gid", warden_gid)
+        if inits_cgroup_fd >= 0:
+            request.descriptor("inits-cgroup", inits_cgroup_fd)
+        for fd in inits_tasks_fds:
+            request.descriptor("inits-tasks", fd)
+        event = self.expect(RecordKind.HELLO, 0)
+        await self.send(request)
+        with _deadline("the launcher to answer"):
+            await event.wait()
+        version = self.answer(RecordKind.HELLO, 0).value
+        if version != VERSION:
+            raise ProtocolError(f"the launcher speaks protocol {version}, this package {VERSION}; rebuild it")
+
+    async def make_slot(self, number: int, uid_base: int) -> None:
+        """Make the namespaces of a slot. Raises StartError with the stage when the kernel refuses."""
+        event = self.expect(RecordKind.SLOT, number)
+        await self.send(Request("slot").option("slot", number).option("uid-base", uid_base))
+        with _deadline(f"the namespaces of slot {number}"):
+            await event.wait()
+        record = self.answer(RecordKind.SLOT, number)
+        if record.kind == RecordKind.FAILED:
+            raise StartError("cannot make namespaces for a sandbox", stage_name(record.stage), record.error)
+
+    async def end(self, number: int, deadline_s: float = STEP_DEADLINE_S) -> None:
+        """Kill the sandbox in a slot and wait until all its processes are dead.
+
+        Raises DeadlineError when that takes longer, and returns at once when the launcher is gone: so are they then.
+        """
+        gone = self.expect(RecordKind.GONE, number)
+        with contextlib.suppress(BrokenError):
+            await self.send(Request("end").option("slot", number))
+            with _deadline(f"the processes of the sandbox in slot {number} to end", deadline_s):
+                await gone.wait()
+            self.answer(RecordKind.GONE, number)
+
+    async def aclose(self) -> None:
+        """End the launcher and every sandbox it still serves; kill it when it does not end by itself."""
+        if not self._channel.closed:
+            self._reactor.unregister(self._channel.fd)
+            self._channel.close()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(5):
+                await trio.lowlevel.wait_readable(self._pidfd)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await trio.lowlevel.wait_readable(self._pidfd)
+        os.waitpid(self.pid, 0)
+        os.close(self._pidfd)
+
+
+@contextlib.contextmanager
+def _deadline(what: str, seconds: float = STEP_DEADLINE_S) -> Iterator[None]:
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except trio.TooSlowError as error:
+        raise DeadlineError(f"waited {seconds:g} s for {what}") from error
+
+
+async def open_launcher(
+    binary: Path,
+    reactor: Reactor,
+    *,
+    slots: int,
+    lock_fd: int,
+    inits_cgroup_fd: int,
+    inits_tasks_fds: tuple[int, ...],
+    warden_gid: int,
+) -> Launcher:
+    """Spawn a launcher for at most `slots` sandboxes at once and check that it answers.
+
+    It shares the open file `lock_fd` (borrowed), so that a lock on it lasts until both processes are gone.
+
+    Raises BrokenError, with the step that failed, when it cannot set itself up.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            pid = _spawn(binary, slots, theirs.fileno(), lock_fd)
+        except BaseException:
+            ours.close()
+            raise
+    launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
+    try:
+        await launcher.configure(inits_cgroup_fd, inits_tasks_fds, warden_gid)
+    except (SandboxError, trio.Cancelled):
+        await launcher.aclose()
+        raise
+    return launcher

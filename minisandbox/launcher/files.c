@@ -1,0 +1,90 @@
+/* Files of a sandbox, opened by a process inside it with the sandbox's ids: whatever a path leads to is the sandbox's
+ * own. Only regular files, never through a link at the end, never blocking on a FIFO. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "kernel.h"
+#include "launcher.h"
+
+static int open_inside(const char *path, int flags, mode_t mode)
+{
+	struct open_how how = { .flags = (uint64_t)(unsigned int)(flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
+		                .mode = flags & O_CREAT ? mode : 0,
+		                .resolve = RESOLVE_NO_MAGICLINKS };
+	return sys_openat2(AT_FDCWD, path, &how);
+}
+
+/* procfs files look regular but say what the kernel likes at each read: they are read by commands only. */
+static void require_regular(int fd, const struct reporter *to, struct stat *ret_stat)
+{
+	struct statfs fs;
+	if (fstat(fd, ret_stat) < 0 || fstatfs(fd, &fs) < 0)
+		fail(to, STAGE_FILE_TYPE, -1, errno);
+	if (S_ISDIR(ret_stat->st_mode))
+		fail(to, STAGE_FILE_TYPE, -1, EISDIR);
+	if (!S_ISREG(ret_stat->st_mode) || fs.f_type == PROC_SUPER_MAGIC)
+		fail(to, STAGE_FILE_TYPE, -1, EINVAL);
+}
+
+/* Send an open descriptor of the file, or of the master of a new terminal. */
+void file_get(const struct request *req, const struct reporter *to)
+{
+	struct stat st = { 0 };
+	int fd = req->terminal ? open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC) : open_inside(req->path, O_RDONLY, 0);
+	if (fd < 0)
+		fail(to, STAGE_FILE_OPEN, -1, errno);
+	if (!req->terminal)
+		require_regular(fd, to, &st);
+	struct record record = { .kind = RECORD_OPENED, .id = to->id, .value = st.st_size };
+	if (record_send(to->socket, record, fd) < 0)
+		_exit(1);
+	(void)close(fd);
+}
+
+static int open_or_create(const char *path, mode_t mode, bool *ret_created)
+{
+	int fd = open_inside(path, O_WRONLY | O_CREAT | O_EXCL, mode);
+	*ret_created = fd >= 0;
+	return fd < 0 && errno == EEXIST ? open_inside(path, O_WRONLY, 0) : fd;
+}
+
+static int copy_all(int from, int to)
+{
+	char buffer[65536];
+	for (;;) {
+		ssize_t got = read(from, buffer, sizeof buffer);
+		if (got == 0)
+			return 0;
+		if (got < 0)
+			return errno;
+		for (ssize_t done = 0; done < got;) {
+			ssize_t written = write(to, buffer + done, (size_t)(got - done));
+			if (written < 0)
+				return errno;
+			done += written;
+		}
+	}
+}
+
+/* Write stdin to the file. It runs under the limits of a command, so what is written is charged to the sandbox. */
+void file_put(const struct request *req, const struct reporter *to)
+{
+	struct stat st;
+	bool created;
+	int fd = open_or_create(req->path, (mode_t)req->mode, &created);
+	if (fd < 0)
+		fail(to, STAGE_FILE_OPEN, -1, errno);
+	require_regular(fd, to, &st);
+	int error = ftruncate(fd, 0) < 0 ? errno : copy_all(STDIN_FILENO, fd);
+	if (!error && close(fd) < 0)
+		error = errno;
+	if (error) {
+		if (created)
+			(void)unlink(req->path);
+		fail(to, STAGE_FILE_WRITE, -1, error);
+	}
+}

@@ -1,0 +1,134 @@
+/* The launcher's own surroundings: its sealed binary, its small mount namespace, what it keeps of the host. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "kernel.h"
+#include "launcher.h"
+
+enum { SELF_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
+
+/* Run from a sealed memfd, so that no write to /proc/PID/exe can ever change the binary (CVE-2019-5736). */
+void host_seal_self(char **argv)
+{
+	cleanup_fd int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	int seals = self < 0 ? -1 : fcntl(self, F_GET_SEALS);
+	if (seals >= 0 && (seals & SELF_SEALS) == SELF_SEALS)
+		return;
+	struct stat st;
+	int copy = memfd_create("minisandbox-launcher", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (self < 0 || copy < 0 || fstat(self, &st) < 0)
+		goto failed;
+	for (off_t done = 0; done < st.st_size;)
+		if (sendfile(copy, self, &done, (size_t)(st.st_size - done)) <= 0)
+			goto failed;
+	if (fchmod(copy, 0500) < 0 || fcntl(copy, F_ADD_SEALS, SELF_SEALS) < 0)
+		goto failed;
+	fexecve(copy, argv, (char *const[]){ NULL });
+failed:
+	fprintf(stderr, "minisandbox-launcher: cannot run from a sealed memory file: %s\n", strerror(errno));
+	exit(125);
+}
+
+static const struct {
+	const char *name;
+	unsigned int major, minor;
+} DEVICES[] = {
+	{ "null", 1, 3 }, { "zero", 1, 5 },    { "full", 1, 7 },
+	{ "random", 1, 8 }, { "urandom", 1, 9 }, { "tty", 5, 0 },
+};
+
+static const char *const DEVICE_LINKS[][2] = {
+	{ "fd", "/proc/self/fd" },       { "stdin", "/proc/self/fd/0" }, { "stdout", "/proc/self/fd/1" },
+	{ "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
+};
+
+/* One device: a node of our own where mknod is allowed, else the host's node bound. */
+static int make_device(int dev_fd, int host_dev_fd, const char *name, dev_t device)
+{
+	if (mknodat(dev_fd, name, S_IFCHR | 0666, device) == 0)
+		return fchmodat(dev_fd, name, 0666, 0);
+	cleanup_fd int node = mount_clone(host_dev_fd, name, 0);
+	cleanup_fd int file = openat(dev_fd, name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+	if (node < 0 || file < 0)
+		return -1;
+	return mount_attach(node, dev_fd, name);
+}
+
+/* One /dev for all sandboxes: they see a read-only clone of it. */
+static void make_devices(int host_dev_fd, const struct reporter *to)
+{
+	cleanup_fd int at = open("/x/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (size_t i = 0; i < sizeof DEVICES / sizeof *DEVICES; i++)
+		if (make_device(at, host_dev_fd, DEVICES[i].name, makedev(DEVICES[i].major, DEVICES[i].minor)) < 0)
+			fail(to, STAGE_DEVICES, (int)i, errno);
+	for (size_t i = 0; i < sizeof DEVICE_LINKS / sizeof *DEVICE_LINKS; i++)
+		if (symlinkat(DEVICE_LINKS[i][1], at, DEVICE_LINKS[i][0]) < 0)
+			fail(to, STAGE_DEVICES, (int)i, errno);
+	if (mkdirat(at, "shm", 0755) < 0 || mkdirat(at, "pts", 0755) < 0)
+		fail(to, STAGE_DEVICES, -1, errno);
+}
+
+/* A root of our own with nothing on it but two mount points: each mount here is copied at every start (2.2 us each). */
+static void make_root(const struct reporter *to)
+{
+	static const char *const options[][2] = { { "size", "64k" }, { "mode", "755" }, { NULL, NULL } };
+	cleanup_fd int root = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	/* pivot_root(2) visits every task of the host; here it is paid once in the launcher's life */
+	if (root < 0 || mount_attach(root, AT_FDCWD, "/tmp") < 0 || chdir("/tmp") < 0 || sys_pivot_root(".", ".") < 0 ||
+	    umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
+	if (mkdir("/root", 0755) < 0 || mkdir("/x", 0755) < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
+}
+
+/* What a start needs below one mount, so that one umount2(2) takes it all away: each waits for RCU (50 us here). */
+static void make_workplace(const struct reporter *to)
+{
+	static const char *const options[][2] = { { "size", "1m" }, { "mode", "755" }, { NULL, NULL } };
+	static const char *const directories[] = { "/x/up", "/x/dev", "/x/l" };
+	char name[16];
+	cleanup_fd int workplace = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+	if (workplace < 0 || mount_attach(workplace, AT_FDCWD, "/x") < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
+	for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
+		if (mkdir(directories[i], 0755) < 0)
+			fail(to, STAGE_LAUNCHER_ROOT, (int)i, errno);
+	for (int i = 0; i < LAYERS_MAX; i++) {
+		(void)snprintf(name, sizeof name, "/x/l/%d", i);
+		if (mkdir(name, 0755) < 0)
+			fail(to, STAGE_LAUNCHER_ROOT, i, errno);
+	}
+}
+
+/* Enter a mount namespace of our own, keeping of the host only descriptors of its namespaces, /proc and /dev. */
+void host_open(struct host *host, const struct reporter *to)
+{
+	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+	host->inits_cgroup_fd = -1;
+	host->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	host->mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	host->net_ns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+	cleanup_fd int host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (host->proc_fd < 0 || host->mount_ns_fd < 0 || host->net_ns_fd < 0 || host_dev < 0)
+		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	make_root(to);
+	make_workplace(to);
+	make_devices(host_dev, to);
+	if (sys_mount_setattr(AT_FDCWD, "/", 0, &read_only) < 0 || sys_mount_setattr(AT_FDCWD, "/x", 0, &read_only) < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
+	host->own_mount_ns_fd = openat(host->proc_fd, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (host->own_mount_ns_fd < 0)
+		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+}

@@ -1,0 +1,255 @@
+/* The launcher: starts sandboxes, and is the only privileged process.
+ *
+ * Theory of operation
+ *
+ *     supervisor ---- SOCK_SEQPACKET (fd 3) ---- launcher ---- clone3 ---- init (pid 1 of a sandbox) ---- command
+ *          \________________________ control socket of each sandbox ________/
+ *
+ * The supervisor sends requests (words and descriptors, see protocol.h); the launcher answers with records. For a start
+ * the supervisor makes a socket pair and passes one end: the child of clone3 sets itself up, reports READY or the stage
+ * that failed on it, and serves commands from then on. The launcher is out of the way: it handles one request after the
+ * other, waits for no child but to reap it, and reports GONE when a sandbox's init is reaped, which is when every
+ * process of that pid namespace is dead.
+ *
+ * Rights: the launcher is root and stays so. It runs from a sealed memory file in a mount namespace of its own with
+ * two mounts, so that a start copies two and not the host's. Each init gives all its rights up before it reports READY.
+ * It decides nothing: which layers, limits, ids and filters comes from the supervisor; it reads no bytes of a workload.
+ *
+ * Ends: the end of the supervisor's socket is the end of the launcher and of all sandboxes (their inits die with it by
+ * PR_SET_PDEATHSIG, and by the end of their control sockets).
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernel.h"
+#include "launcher.h"
+
+enum {
+	SOCKET_FD = 3,
+	LOCK_FD = 4, /* the instance's lock, shared with the supervisor: held until both are gone; may be absent */
+};
+
+struct launcher {
+	struct host host;
+	struct slot *slots;
+	size_t slot_count;
+	struct message message;
+};
+
+static void on_child(int signal)
+{
+	(void)signal; /* only to interrupt ppoll(2) */
+}
+
+static void report(struct record record)
+{
+	if (record_send(SOCKET_FD, record, -1) < 0)
+		exit(0);
+}
+
+static void report_failure(uint32_t slot, enum stage stage, int item, int error)
+{
+	report((struct record){ .kind = RECORD_FAILED, .stage = (uint16_t)stage, .id = slot, .error = error,
+	                        .item = item });
+}
+
+static void serve_configure(struct launcher *launcher, struct request *req)
+{
+	struct host *host = &launcher->host;
+	if (req->inits_cgroup.count)
+		host->inits_cgroup_fd = fcntl(req->inits_cgroup.fd[0], F_DUPFD_CLOEXEC, 0);
+	for (uint32_t i = 0; i < req->inits_tasks.count; i++)
+		host->inits_tasks.fd[host->inits_tasks.count++] =
+		        fcntl(req->inits_tasks.fd[i], F_DUPFD_CLOEXEC, 0);
+	host->warden_gid = (uint32_t)req->warden_gid;
+	report((struct record){ .kind = RECORD_HELLO, .value = PROTOCOL_VERSION });
+}
+
+static void serve_slot(struct launcher *launcher, const struct request *req)
+{
+	struct slot *slot = &launcher->slots[req->slot];
+	enum stage stage;
+	if (slot->user_ns_fd >= 0) {
+		report_failure((uint32_t)req->slot, STAGE_REQUEST, -1, EEXIST);
+		return;
+	}
+	slot->uid_base = (uint32_t)req->uid_base;
+	int error = slot_make(&launcher->host, slot, true, &stage);
+	if (error) {
+		close_fd(&slot->net_ns_fd);
+		report_failure((uint32_t)req->slot, stage, -1, error);
+	} else {
+		report((struct record){ .kind = RECORD_SLOT, .id = (uint32_t)req->slot });
+	}
+}
+
+/* Failures go to the control socket, where the supervisor waits for READY; GONE follows in every case. */
+static void serve_start(struct launcher *launcher, const struct request *req)
+{
+	struct slot *slot = &launcher->slots[req->slot];
+	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->slot };
+	enum stage stage = STAGE_REQUEST;
+	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : 0;
+	if (!error && slot->net_ns_fd < 0)
+		error = slot_make(&launcher->host, slot, false, &stage);
+	if (error) {
+		(void)record_send(to.socket, (struct record){ .kind = RECORD_FAILED, .stage = (uint16_t)stage,
+		                                              .id = to.id, .error = error, .item = -1 }, -1);
+	} else {
+		pid_t pid = start_sandbox(&launcher->host, slot, req, &to);
+		slot->pid = pid > 0 ? pid : 0;
+	}
+	if (!slot->pid)
+		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->slot, .error = ECANCELED });
+}
+
+/* Killing init kills its pid namespace. The pid cannot be another's: only we reap it. */
+static void serve_end(struct launcher *launcher, const struct request *req)
+{
+	struct slot *slot = &launcher->slots[req->slot];
+	if (slot->pid)
+		(void)kill(slot->pid, SIGKILL);
+}
+
+static void dispatch(struct launcher *launcher, struct request *req)
+{
+	switch (req->verb) {
+	case VERB_CONFIGURE:
+		serve_configure(launcher, req);
+		return;
+	case VERB_SLOT:
+		serve_slot(launcher, req);
+		return;
+	case VERB_START:
+		serve_start(launcher, req);
+		return;
+	case VERB_END:
+		serve_end(launcher, req);
+		return;
+	case VERB_RUN:
+	case VERB_GET:
+	case VERB_PUT:
+	case VERB_SIGNAL:
+		report_failure((uint32_t)req->slot, STAGE_REQUEST, 0, EINVAL);
+	}
+}
+
+static void serve_request(struct launcher *launcher)
+{
+	struct request req = { 0 };
+	int item = -1;
+	ssize_t length = message_receive(SOCKET_FD, &launcher->message);
+	if (length == 0 || length == -ECONNRESET)
+		exit(0);
+	if (length == -EAGAIN || length == -EINTR)
+		return;
+	int error = length < 0 ? (int)-length : message_parse(&launcher->message, &req, &item);
+	if (!error && req.slot >= launcher->slot_count)
+		error = ERANGE;
+	if (error)
+		report_failure((uint32_t)req.slot, STAGE_REQUEST, item, error);
+	else
+		dispatch(launcher, &req);
+	message_release(&launcher->message);
+}
+
+static void reap(struct launcher *launcher)
+{
+	int status;
+	pid_t pid;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		for (size_t i = 0; i < launcher->slot_count; i++) {
+			struct slot *slot = &launcher->slots[i];
+			if (slot->pid != pid)
+				continue;
+			slot->pid = 0;
+			if (!slot_network_is_clean(&launcher->host, slot))
+				close_fd(&slot->net_ns_fd);
+			report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)i, .value = status });
+			break;
+		}
+}
+
+static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
+{
+	static struct launcher launcher; /* zeroed; its size is that of one message */
+	struct reporter to = { .socket = SOCKET_FD };
+	struct sigaction action = { .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP };
+	sigset_t blocked, waiting;
+	(void)sigemptyset(&waiting);
+	(void)sigemptyset(&blocked);
+	(void)sigaddset(&blocked, SIGCHLD);
+	for (int number = 1; number < NSIG; number++)
+		(void)signal(number, SIG_DFL); /* ignored signals would stay ignored inside */
+	(void)sigprocmask(SIG_SETMASK, &blocked, NULL);
+	(void)sigaction(SIGCHLD, &action, NULL);
+	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	(void)prctl(PR_SET_NAME, "minisandbox-l");
+	launcher.host.title = title;
+	launcher.host.title_size = title_size;
+	launcher.slot_count = slot_count;
+	launcher.slots = calloc(slot_count, sizeof *launcher.slots);
+	if (!launcher.slots)
+		fail(&to, STAGE_REQUEST, -1, ENOMEM);
+	for (size_t i = 0; i < slot_count; i++)
+		launcher.slots[i] = (struct slot){ .user_ns_fd = -1, .net_ns_fd = -1 };
+	if (sys_close_range(LOCK_FD + 1, ~0u, 0) < 0)
+		fail(&to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	host_open(&launcher.host, &to);
+	for (;;) {
+		struct pollfd socket = { .fd = SOCKET_FD, .events = POLLIN };
+		(void)ppoll(&socket, 1, NULL, &waiting);
+		reap(&launcher);
+		if (socket.revents)
+			serve_request(&launcher);
+	}
+}
+
+static void print_protocol(void)
+{
+	static const char *const kinds[] = {
+#define X(name) #name,
+		RECORD_KINDS(X)
+#undef X
+	};
+	static const char *const stages[] = {
+#define X(name) #name,
+		STAGES(X)
+#undef X
+	};
+	printf("version %d\nrecord_bytes %zu\nrequest_inline_max %d\nrequest_memfd_max %d\nfds_max %d\nlayers_max %d\n"
+	       "binds_max %d\nfilters_max %d\nruns_max %d\nslot_ids %d\nwarden_id %d\n",
+	       PROTOCOL_VERSION, sizeof(struct record), REQUEST_INLINE_MAX, REQUEST_MEMFD_MAX, FDS_MAX, LAYERS_MAX,
+	       BINDS_MAX, FILTERS_MAX, RUNS_MAX, SLOT_IDS, WARDEN_ID);
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		printf("record %zu %s\n", i, kinds[i]);
+	for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
+		printf("stage %zu %s\n", i, stages[i]);
+	words_print_options();
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && strcmp(argv[1], "--print-protocol") == 0) {
+		print_protocol();
+		return 0;
+	}
+	if (argc == 3 && strcmp(argv[1], "serve") == 0) {
+		long slots = strtol(argv[2], NULL, 10);
+		if (slots >= 1 && slots <= 1 << 20) {
+			host_seal_self(argv);
+			/* arguments lie one after the other, each ended by NUL (proc_pid_cmdline(5)) */
+			serve((size_t)slots, argv[0], (size_t)(argv[2] + strlen(argv[2]) - argv[0]));
+		}
+	}
+	fprintf(stderr, "usage: minisandbox-launcher serve SLOTS    serve requests on descriptor 3\n"
+	                "       minisandbox-launcher --print-protocol\n");
+	return 64;
+}

@@ -1,0 +1,167 @@
+/* What the parts of the launcher share. See launcher.c for the theory of operation. */
+#ifndef MINISANDBOX_LAUNCHER_H
+#define MINISANDBOX_LAUNCHER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "protocol.h"
+
+/* ---- words.c: a request as values. Pointers point into the request's own bytes. */
+
+struct fd_list {
+	uint32_t count;
+	int fd[FDS_MAX];
+};
+
+struct text_list {
+	uint32_t count;
+	char *text[BINDS_MAX];
+};
+
+struct request {
+	enum verb verb;
+	uint64_t id;   /* run */
+	uint64_t slot; /* number in the launcher's table */
+	/* configure */
+	struct fd_list inits_cgroup; /* v2 directory of all inits; at most one */
+	struct fd_list inits_tasks;  /* v1 `tasks` files of all inits */
+	/* slot */
+	uint64_t uid_base; /* first of SLOT_IDS host ids */
+	/* start */
+	struct fd_list control;
+	struct fd_list layers; /* top first */
+	struct fd_list bind_fds;
+	struct text_list binds; /* "ro:/target" or "rw:/target" */
+	struct fd_list filters; /* sealed memfds with struct sock_filter arrays */
+	char *hostname;
+	uint64_t warden_gid;
+	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
+	uint64_t disk_inodes; /* 0: likewise */
+	uint64_t lifetime_ms; /* 0: none */
+	bool host_network, pid_proc, terminal, trace;
+	/* run, get, put */
+	struct fd_list stdio; /* stdin, stdout, stderr */
+	struct fd_list cgroup;
+	struct fd_list tasks;
+	struct text_list rlimits; /* "nofile:1024" */
+	struct text_list groups;
+	char *cwd;
+	char *path; /* get, put: the file */
+	uint64_t uid, gid, capabilities, mode;
+	uint64_t signal;
+	bool new_terminal; /* stdin is a terminal to be made the controlling one */
+	char **env;        /* NULL-terminated */
+	char **argv;       /* NULL-terminated */
+	size_t env_count, argv_count;
+};
+
+/* Parse the words of a request. `pointers` takes env and argv (a word count plus two is enough).
+ * Returns 0, or an errno with *ret_item the index of the word concerned. Never keeps or closes a descriptor. */
+int words_parse(struct request *req, char *words, size_t length, const int *fds, size_t fd_count, char **pointers,
+                size_t pointer_count, int *ret_item);
+size_t words_count(const char *words, size_t length);
+void words_print_options(void);
+
+/* ---- wire.c: datagrams */
+
+struct message {
+	char *words; /* into `bytes`, or a private mapping of a memfd */
+	size_t length;
+	char **pointers;
+	size_t pointer_count;
+	int fds[FDS_MAX];
+	size_t fd_count;
+	size_t mapped;          /* length of the mapping of words, 0 if none */
+	size_t pointers_mapped; /* likewise of pointers */
+	char *small_pointers[512];
+	char bytes[REQUEST_INLINE_MAX + 1];
+};
+
+int64_t now_ns(void);
+int record_send(int socket, struct record record, int fd);
+ssize_t message_receive(int socket, struct message *message);
+void message_release(struct message *message);
+int message_parse(struct message *message, struct request *req, int *ret_item);
+
+/* ---- failure: every start stage reports through one place */
+
+struct reporter {
+	int socket;
+	uint32_t id;
+	bool trace;
+};
+_Noreturn void fail(const struct reporter *to, enum stage stage, int item, int error);
+void stage_done(const struct reporter *to, enum stage stage);
+
+/* ---- host.c: what the launcher holds all its life */
+
+struct host {
+	int mount_ns_fd;    /* where the paths of layers and binds live */
+	int net_ns_fd;      /* the host's, to come back to */
+	int own_mount_ns_fd;
+	int proc_fd;        /* the host's /proc */
+	int inits_cgroup_fd;
+	struct fd_list inits_tasks;
+	uint32_t warden_gid;
+	char *title; /* our arguments, as /proc/PID/cmdline shows them */
+	size_t title_size;
+};
+void host_seal_self(char **argv);
+void host_open(struct host *host, const struct reporter *to);
+
+/* ---- mounts.c */
+int mount_clone(int source_fd, const char *path, unsigned int flags);
+int mount_set(int mount_fd, uint64_t attributes, int user_ns_fd);
+int mount_attach(int mount_fd, int target_fd, const char *path);
+int mount_new(const char *type, const char *const options[][2], uint64_t attributes);
+int target_open(int root_fd, const char *path, bool file);
+
+/* ---- slot.c */
+struct slot {
+	int user_ns_fd;
+	int net_ns_fd;
+	uint32_t uid_base;
+	pid_t pid; /* init of the sandbox in it, 0 if free */
+};
+int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
+bool slot_network_is_clean(const struct host *host, const struct slot *slot);
+
+/* ---- start.c: from a request to an init that serves */
+struct trees {
+	int layer[LAYERS_MAX];
+	int bind[BINDS_MAX];
+	uint32_t layer_count, bind_count;
+};
+pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
+                    const struct reporter *to);
+
+/* ---- root.c: the mounts of a sandbox */
+int root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
+               const struct reporter *to);
+
+/* ---- init.c, command.c: inside */
+struct filter {
+	void *program; /* struct sock_filter array */
+	uint16_t length;
+};
+
+struct sandbox {
+	int control_fd;
+	int user_ns_fd;
+	int disk_fd; /* the writable tmpfs */
+	uint32_t filter_count;
+	struct filter filter[FILTERS_MAX];
+	int64_t deadline_ns; /* 0: none */
+};
+_Noreturn void init_serve(struct sandbox *sandbox);
+_Noreturn void command_child(const struct sandbox *sandbox, const struct request *req);
+void file_put(const struct request *req, const struct reporter *to);
+void file_get(const struct request *req, const struct reporter *to);
+
+#define cleanup_fd __attribute__((cleanup(close_fd)))
+void close_fd(int *fd);
+
+#endif

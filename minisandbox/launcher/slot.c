@@ -1,0 +1,158 @@
+/* Slots: a user namespace with 65,535 ids and a network namespace with `lo` up, made once and used by one sandbox
+ * after another. A network namespace that still knows a TCP connection is not used again. */
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernel.h"
+#include "launcher.h"
+
+/* What the short-lived child tells its parent: the last step it did, or an error in one. */
+struct progress {
+	enum stage stage;
+	int error;
+};
+
+static int loopback_up(void)
+{
+	cleanup_fd int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
+	return socket_fd < 0 ? -1 : ioctl(socket_fd, SIOCSIFFLAGS, &request);
+}
+
+/* The user namespace belongs to the slot's warden, who thereby has all capabilities towards it and none elsewhere.
+ * The network namespace is made before it, so it belongs to the host's user namespace: the sandbox cannot reconfigure it. */
+static struct progress become_namespaces(uid_t warden, bool with_user_ns)
+{
+	if (unshare(CLONE_NEWNET) < 0)
+		return (struct progress){ STAGE_SLOT_NETNS, errno };
+	if (loopback_up() < 0)
+		return (struct progress){ STAGE_SLOT_LOOPBACK, errno };
+	if (!with_user_ns)
+		return (struct progress){ STAGE_SLOT_USERNS, 0 };
+	if (prctl(PR_SET_KEEPCAPS, 1) < 0 || setresgid(warden, warden, warden) < 0 ||
+	    setresuid(warden, warden, warden) < 0 || sys_capraise() < 0 || unshare(CLONE_NEWUSER) < 0)
+		return (struct progress){ STAGE_SLOT_USERNS, errno };
+	return (struct progress){ STAGE_SLOT_USERNS, 0 };
+}
+
+static int write_map(int proc_fd, pid_t pid, const char *file, uint32_t base)
+{
+	char path[64], map[64];
+	(void)snprintf(path, sizeof path, "%d/%s", pid, file);
+	int length = snprintf(map, sizeof map, "0 %u %u", base, WARDEN_ID);
+	cleanup_fd int fd = openat(proc_fd, path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	return write(fd, map, (size_t)length) == length ? 0 : errno;
+}
+
+static int open_namespace(int proc_fd, pid_t pid, const char *name)
+{
+	char path[64];
+	(void)snprintf(path, sizeof path, "%d/ns/%s", pid, name);
+	return openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+}
+
+static int keep_namespaces(const struct host *host, struct slot *slot, pid_t pid, bool with_user_ns,
+                           enum stage *ret_stage)
+{
+	*ret_stage = STAGE_SLOT_NETNS;
+	slot->net_ns_fd = open_namespace(host->proc_fd, pid, "net");
+	if (slot->net_ns_fd < 0)
+		return errno;
+	if (!with_user_ns)
+		return 0;
+	*ret_stage = STAGE_SLOT_IDMAP;
+	int error = write_map(host->proc_fd, pid, "uid_map", slot->uid_base);
+	if (!error)
+		error = write_map(host->proc_fd, pid, "gid_map", slot->uid_base);
+	if (error)
+		return error;
+	slot->user_ns_fd = open_namespace(host->proc_fd, pid, "user");
+	return slot->user_ns_fd < 0 ? errno : 0;
+}
+
+/* Make the namespaces of a slot, or only its network namespace anew. Returns 0, or an errno with the stage. */
+int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage)
+{
+	int sockets[2];
+	struct progress progress = { STAGE_SLOT_FORK, EPIPE };
+	*ret_stage = STAGE_SLOT_FORK;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+		return errno;
+	struct clone_args args = { .exit_signal = SIGCHLD };
+	pid_t pid = sys_clone3(&args);
+	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		progress = become_namespaces(slot->uid_base + WARDEN_ID, with_user_ns);
+		(void)send(sockets[1], &progress, sizeof progress, MSG_NOSIGNAL);
+		(void)close(sockets[0]);
+		(void)recv(sockets[1], &progress, sizeof progress, 0); /* until the parent has opened what it needs */
+		_exit(0);
+	}
+	(void)close(sockets[1]);
+	int error = pid < 0 ? errno : 0;
+	if (!error) {
+		if (recv(sockets[0], &progress, sizeof progress, 0) == (ssize_t)sizeof progress)
+			*ret_stage = progress.stage;
+		error = progress.error;
+	}
+	if (!error)
+		error = keep_namespaces(host, slot, pid, with_user_ns, ret_stage);
+	if (pid > 0) {
+		(void)kill(pid, SIGKILL);
+		(void)waitpid(pid, NULL, 0);
+	}
+	(void)close(sockets[0]);
+	return error;
+}
+
+/* "TCP: inuse 0 orphan 0 tw 0 alloc 4 mem 0": no socket in use and none in TIME_WAIT (proc_pid_net(5)). */
+static bool sockstat_is_clean(const char *text)
+{
+	static const char *const prefixes[] = { "TCP: inuse ",  "UDP: inuse ",  "RAW: inuse ",
+		                                "TCP6: inuse ", "UDP6: inuse ", "RAW6: inuse " };
+	for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+		const char *line = strstr(text, prefixes[i]);
+		if (line && line[strlen(prefixes[i])] != '0')
+			return false;
+	}
+	const char *waiting = strstr(text, " tw ");
+	return !waiting || waiting[4] == '0';
+}
+
+/* A host without IPv6 has no such file, and no such sockets. */
+static bool file_is_clean(int proc_fd, const char *path)
+{
+	char text[1024];
+	cleanup_fd int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT;
+	ssize_t length = read(fd, text, sizeof text - 1);
+	if (length < 0)
+		return false;
+	text[length] = '\0';
+	return sockstat_is_clean(text);
+}
+
+/* Ask the kernel, from inside the namespace, after every process of the sandbox is dead. Any doubt means no. */
+bool slot_network_is_clean(const struct host *host, const struct slot *slot)
+{
+	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
+		return false;
+	bool clean = file_is_clean(host->proc_fd, "thread-self/net/sockstat") &&
+	             file_is_clean(host->proc_fd, "thread-self/net/sockstat6");
+	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
+		_exit(125); /* never go on in a sandbox's network */
+	return clean;
+}

@@ -1,0 +1,193 @@
+/* From a start request to an init that serves: clone, namespaces, mounts, warden. */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernel.h"
+#include "launcher.h"
+
+/* Layers must be idmapped, or files of the sandbox's root would not be its own. A read-only bind from a file system that
+ * cannot be idmapped (overlayfs: a container's own root) shows its files as nobody's: less, never more. */
+static int restrict_tree(int tree, bool read_only, bool layer, int user_ns_fd)
+{
+	uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (read_only ? MOUNT_ATTR_RDONLY : 0);
+	if (mount_set(tree, attributes, user_ns_fd) == 0)
+		return 0;
+	if (errno != EINVAL || layer || !read_only)
+		return -1;
+	return mount_set(tree, attributes, -1);
+}
+
+static int clone_trees(const struct slot *slot, const struct request *req, struct trees *trees, enum stage *ret_stage,
+                       int *ret_item)
+{
+	*ret_stage = STAGE_LAYER;
+	for (uint32_t i = 0; i < req->layers.count; i++) {
+		*ret_item = (int)i;
+		int tree = mount_clone(req->layers.fd[i], "", 0);
+		if (tree < 0)
+			return errno;
+		trees->layer[trees->layer_count++] = tree;
+		if (restrict_tree(tree, true, true, slot->user_ns_fd) < 0)
+			return errno;
+	}
+	*ret_stage = STAGE_BIND_SOURCE;
+	for (uint32_t i = 0; i < req->binds.count; i++) {
+		*ret_item = (int)i;
+		int tree = mount_clone(req->bind_fds.fd[i], "", 0);
+		if (tree < 0)
+			return errno;
+		trees->bind[trees->bind_count++] = tree;
+		if (restrict_tree(tree, req->binds.text[i][1] == 'o', false, slot->user_ns_fd) < 0)
+			return errno;
+	}
+	return 0;
+}
+
+/* Paths of layers and binds live in the host's mount namespace: clone them there, and come back. */
+static int gather_trees(const struct host *host, const struct slot *slot, const struct request *req,
+                        struct trees *trees, enum stage *ret_stage, int *ret_item)
+{
+	*ret_stage = STAGE_LAYER;
+	*ret_item = -1;
+	if (setns(host->mount_ns_fd, CLONE_NEWNS) < 0)
+		return errno;
+	int error = clone_trees(slot, req, trees, ret_stage, ret_item);
+	if (setns(host->own_mount_ns_fd, CLONE_NEWNS) < 0)
+		_exit(125); /* never start a sandbox from the host's mounts */
+	return error;
+}
+
+static void release_trees(struct trees *trees)
+{
+	for (uint32_t i = 0; i < trees->layer_count; i++)
+		(void)close(trees->layer[i]);
+	for (uint32_t i = 0; i < trees->bind_count; i++)
+		(void)close(trees->bind[i]);
+}
+
+static void load_filters(const struct request *req, struct sandbox *sandbox, const struct reporter *to)
+{
+	for (uint32_t i = 0; i < req->filters.count; i++) {
+		struct stat st;
+		int fd = req->filters.fd[i];
+		if (fstat(fd, &st) < 0)
+			fail(to, STAGE_FILTER, (int)i, errno);
+		if (st.st_size <= 0 || st.st_size % (off_t)sizeof(struct sock_filter) ||
+		    st.st_size / (off_t)sizeof(struct sock_filter) > BPF_MAXINSNS)
+			fail(to, STAGE_FILTER, (int)i, EINVAL);
+		void *program = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (program == MAP_FAILED)
+			fail(to, STAGE_FILTER, (int)i, errno);
+		sandbox->filter[i] = (struct filter){ program, (uint16_t)(st.st_size / (off_t)sizeof(struct sock_filter)) };
+		sandbox->filter_count++;
+	}
+}
+
+/* From here on an ordinary user of the host without a single capability there. It owns the sandbox's user namespace,
+ * so that it can join it for a command; the commands' users can neither signal nor trace it. */
+static void become_warden(const struct host *host, const struct slot *slot, const struct reporter *to)
+{
+	uid_t warden = slot->uid_base + WARDEN_ID;
+	gid_t group = host->warden_gid;
+	if (setgroups(1, &group) < 0 || setresgid(warden, warden, warden) < 0 || setresuid(warden, warden, warden) < 0)
+		fail(to, STAGE_WARDEN, -1, errno);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+		fail(to, STAGE_WARDEN, -1, errno);
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* changing ids has cleared it */
+	stage_done(to, STAGE_WARDEN);
+}
+
+static void join_inits(const struct host *host, const struct reporter *to)
+{
+	for (uint32_t i = 0; i < host->inits_tasks.count; i++)
+		if (write(host->inits_tasks.fd[i], "0", 1) != 1)
+			fail(to, STAGE_CGROUP, (int)i, errno);
+	stage_done(to, STAGE_CGROUP);
+}
+
+/* Close everything but what init needs, which is moved out of the way first. */
+static void keep_only(struct sandbox *sandbox, const struct reporter *to)
+{
+	enum { CONTROL = 3, USER_NS = 4, DISK = 5, FIRST_TO_CLOSE = 6 };
+	int *const kept[] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd };
+	int high[3];
+	for (int i = 0; i < 3; i++)
+		high[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, FIRST_TO_CLOSE);
+	for (int i = 0; i < 3; i++)
+		if (high[i] < 0 || dup3(high[i], CONTROL + i, O_CLOEXEC) < 0)
+			fail(to, STAGE_WARDEN, i, errno);
+	for (int i = 0; i < 3; i++)
+		*kept[i] = CONTROL + i;
+	if (sys_close_range(FIRST_TO_CLOSE, ~0u, 0) < 0)
+		_exit(127);
+	/* descriptors that requests bring must never land on a command's stdin, stdout or stderr */
+	int null = open("/dev/null", O_RDWR);
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (null < 0 || dup2(null, fd) < 0)
+			_exit(127);
+	(void)close(null);
+}
+
+static _Noreturn void child_start(const struct host *host, const struct slot *slot, const struct request *req,
+                                  const struct trees *trees)
+{
+	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->slot, .trace = req->trace };
+	struct sandbox sandbox = { .control_fd = req->control.fd[0], .user_ns_fd = slot->user_ns_fd };
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	(void)prctl(PR_SET_NAME, "init");
+	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
+	(void)strncpy(host->title, "init", host->title_size);
+	stage_done(&to, STAGE_CLONE);
+	join_inits(host, &to);
+	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
+		fail(&to, STAGE_NETNS, -1, errno);
+	stage_done(&to, STAGE_NETNS);
+	if (sethostname(req->hostname, strlen(req->hostname)) < 0)
+		fail(&to, STAGE_HOSTNAME, -1, errno);
+	sandbox.disk_fd = root_build(slot, req, trees, &to);
+	load_filters(req, &sandbox, &to);
+	become_warden(host, slot, &to);
+	keep_only(&sandbox, &to);
+	if (req->lifetime_ms)
+		sandbox.deadline_ns = now_ns() + (int64_t)req->lifetime_ms * 1000000;
+	init_serve(&sandbox);
+}
+
+/* Start a sandbox in a slot. Returns the pid of its init, or -1 after the failure was reported. */
+pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
+                    const struct reporter *to)
+{
+	struct trees trees = { 0 };
+	enum stage stage;
+	int item;
+	pid_t pid = -1;
+	int error = gather_trees(host, slot, req, &trees, &stage, &item);
+	if (!error) {
+		struct clone_args args = { .flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
+			                   .exit_signal = SIGCHLD };
+		if (host->inits_cgroup_fd >= 0) {
+			args.flags |= CLONE_INTO_CGROUP;
+			args.cgroup = (uint64_t)host->inits_cgroup_fd;
+		}
+		stage = STAGE_CLONE;
+		item = -1;
+		pid = sys_clone3(&args);
+		if (pid == 0)
+			child_start(host, slot, req, &trees);
+		error = pid < 0 ? errno : 0;
+	}
+	release_trees(&trees);
+	if (error)
+		(void)record_send(to->socket, (struct record){ .kind = RECORD_FAILED, .stage = (uint16_t)stage,
+		                                               .id = to->id, .error = error, .item = item }, -1);
+	return pid;
+}

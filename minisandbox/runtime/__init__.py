@@ -1,0 +1,1 @@
+"""Supervisor, sandboxes and commands: policy, slots, deadlines and accounting. Runs on trio and never forks."""

@@ -1,0 +1,108 @@
+"""What a command used: counters are read when it has ended and before its leaf is removed."""
+
+from __future__ import annotations
+
+from minisandbox.errors import ProtocolError
+from minisandbox.kernel.cgroup import SlotCgroup
+from minisandbox.runtime.command import Command, CommandSpec, failure_error
+from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
+from minisandbox.spec import Result, Timing, Usage
+
+_NS = 1e-9
+
+
+class MemoryMeter:
+    """Memory of one sandbox, told apart by command as far as one control group allows.
+
+    Each command that runs alone begins with a peak of its own. Commands that overlap share the peak since the first of
+    them began, and an out-of-memory kill counts for each of them.
+    """
+
+    def __init__(self, cgroup: SlotCgroup) -> None:
+        self._cgroup = cgroup
+        self._users = 0
+
+    def begin(self) -> MemoryMark:
+        """Begin the account of one command."""
+        held = self._cgroup.memory_current()
+        if self._users == 0:
+            self._cgroup.reset_memory_peak()
+        self._users += 1
+        return MemoryMark(held, self._cgroup.oom_kills())
+
+    def end(self, mark: MemoryMark) -> tuple[int | None, int]:
+        """Return the peak beyond what was held, in bytes, and the out-of-memory kills since the mark."""
+        peak = self._cgroup.memory_peak()
+        kills = self._cgroup.oom_kills() - mark.oom_kills
+        self.abandon()
+        return (None if peak is None else max(0, peak - mark.held_bytes)), kills
+
+    def abandon(self) -> None:
+        """End the account of one command without reading it."""
+        self._users -= 1
+        if self._users == 0:
+            self._cgroup.end_memory_peak()
+
+
+class MemoryMark:
+    """Where the memory counters stood when a command began."""
+
+    __slots__ = ("held_bytes", "oom_kills")
+
+    def __init__(self, held_bytes: int, oom_kills: int) -> None:
+        self.held_bytes = held_bytes
+        self.oom_kills = oom_kills
+
+
+def count(command: Command, meter: MemoryMeter, mark: MemoryMark) -> Counters:
+    """Read all counters of a command that ended."""
+    peak, oom_kills = meter.end(mark)
+    leaf = command.leaf
+    return Counters(
+        cpu_time_s=leaf.cpu_time_s(),
+        memory_peak_bytes=peak,
+        memory_held_bytes=mark.held_bytes,
+        processes_peak=leaf.processes_peak(),
+        processes_refused=leaf.processes_refused(),
+        oom_kills=oom_kills,
+        disk_bytes=command.outcome.disk_bytes,
+        disk_inodes=command.outcome.disk_inodes,
+    )
+
+
+def make_result(
+    command: Command, spec: CommandSpec, counters: Counters, started_ns: int, timing: Timing, degraded: tuple[str, ...]
+) -> Result:
+    """Return the result of a command that ran. Raises what failed when it never did."""
+    outcome, stdout, stderr = command.outcome, command.stdout, command.stderr
+    if outcome.failure is not None:
+        raise failure_error(outcome.failure, spec)
+    if outcome.wait_status is None or stdout is None or stderr is None:
+        raise ProtocolError("a command ended without a status")
+    watcher_error = stdout.error or stderr.error
+    if watcher_error is not None:
+        raise watcher_error
+    code, signal = exit_of(outcome.wait_status)
+    return Result(
+        exit_reason=decide_reason(outcome.wait_status, command.stopped_for, counters, spec.limits),
+        exit_code=code,
+        signal=signal,
+        stdout=stdout.kept(),
+        stderr=stderr.kept(),
+        stdout_truncated=stdout.truncated,
+        stderr_truncated=stderr.truncated,
+        usage=Usage(
+            wall_time_s=(outcome.ended_ns - started_ns) * _NS,
+            cpu_time_s=counters.cpu_time_s,
+            memory_peak_bytes=counters.memory_peak_bytes,
+            memory_held_bytes=counters.memory_held_bytes,
+            processes_peak=counters.processes_peak,
+            stdout_bytes=stdout.total_bytes,
+            stderr_bytes=stderr.total_bytes,
+            disk_bytes=counters.disk_bytes,
+            disk_inodes=counters.disk_inodes,
+        ),
+        limits=spec.limits,
+        timing=timing,
+        degraded=degraded,
+    )

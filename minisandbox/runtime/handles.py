@@ -1,0 +1,74 @@
+"""Descriptors that many sandboxes share: layers, the host directories of a rootfs, seccomp programs, /dev/null.
+
+Opened once, closed with the supervisor. Each is a name that cannot be swapped under us once it is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from minisandbox.binds import Bind
+from minisandbox.errors import UsageError
+from minisandbox.images.rootfs import Rootfs
+from minisandbox.kernel.protocol import sealed_memfd
+from minisandbox.policy import Policy, filters
+
+
+class Handles:
+    """Open descriptors by what they are of."""
+
+    def __init__(self) -> None:
+        self.null_fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._paths: dict[Path, int] = {}
+        self._filters: dict[bytes, int] = {}
+
+    def layer_fds(self, rootfs: Rootfs) -> list[int]:
+        """Return a descriptor of each layer, top first."""
+        return [self._path(layer.path) for layer in rootfs.layers]
+
+    def rootfs_binds(self, rootfs: Rootfs) -> list[tuple[Bind, int]]:
+        """Return the host directories that the rootfs shows, each with its descriptor."""
+        return [(bind, self._path(bind.source)) for bind in rootfs.binds]
+
+    def filter_fds(self, policy: Policy) -> list[int]:
+        """Return a sealed memory file for each seccomp program of the policy."""
+        fds = []
+        for program in filters(policy):
+            if program not in self._filters:
+                self._filters[program] = sealed_memfd("filter", program)
+            fds.append(self._filters[program])
+        return fds
+
+    @contextlib.contextmanager
+    def bind_fds(self, binds: Sequence[Bind]) -> Iterator[list[tuple[Bind, int]]]:
+        """Open the sources of binds for the block. Raises UsageError when one is not there."""
+        opened: list[tuple[Bind, int]] = []
+        try:
+            for bind in binds:
+                opened.append((bind, _open_path(bind.source)))
+            yield opened
+        finally:
+            for _bind, fd in opened:
+                os.close(fd)
+
+    def _path(self, path: Path) -> int:
+        if path not in self._paths:
+            self._paths[path] = _open_path(path)
+        return self._paths[path]
+
+    def close(self) -> None:
+        """Close all."""
+        for fd in (self.null_fd, *self._paths.values(), *self._filters.values()):
+            os.close(fd)
+        self._paths.clear()
+        self._filters.clear()
+
+
+def _open_path(path: Path) -> int:
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"cannot bind {path} into a sandbox: {error.strerror}") from error

@@ -1,0 +1,263 @@
+"""A sandbox: an init that serves commands and file transfers until it is closed.
+
+Theory of operation. `Supervisor.open_sandbox` starts an init in a slot and makes a `Sandbox` of its control socket. A
+command is one request on that socket; init clones it into a control group leaf made for it alone, and reports its end
+there. Who holds which right: init may start processes in the sandbox and nothing else; the limits, the leaf and the kill
+switch (cgroup.kill) are ours. Whatever a command does to its own processes, the leaf knows all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from minisandbox.errors import BrokenError, CgroupError, ClosedError, ProtocolError, UsageError
+from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
+from minisandbox.kernel.reactor import PRIORITY, Reactor
+from minisandbox.policy import Policy, capability_mask
+from minisandbox.runtime import files
+from minisandbox.runtime.accounting import MemoryMeter, count, make_result
+from minisandbox.runtime.command import Command, CommandSpec, OnData, check_arguments, open_streams, run_request
+from minisandbox.runtime.slots import Slot
+from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise
+from minisandbox.runtime.terminal import Terminal
+from minisandbox.spec import Limits, Result, Timing
+
+
+class Sandbox:
+    """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
+
+    def __init__(
+        self,
+        *,
+        slot: Slot,
+        channel: Channel,
+        reactor: Reactor,
+        null_fd: int,
+        policy: Policy,
+        limits: Limits,
+        env: Mapping[str, str],
+    ) -> None:
+        self.slot = slot
+        self.policy = policy
+        self.limits = limits
+        self.timing = Timing(slot_s=0.0, start_s=0.0)
+        self.degraded: tuple[str, ...] = ()
+        self.started = trio.Event()
+        self.start_failure: Record | None = None
+        self.stages: list[Record] = []
+        self._channel = channel
+        self.reactor = reactor
+        self._null_fd = null_fd
+        self._env = dict(env)
+        self._env_words = _env_words(self._env)
+        self._capabilities = capability_mask(policy.capabilities)
+        self._commands: dict[int, Command] = {}
+        self._leftover: list[Command] = []
+        self._numbers = 0
+        self._broken: BrokenError | None = None
+        self._memory = MemoryMeter(slot.cgroup)
+        reactor.register(channel.fd, self._on_readable)
+
+    # ---- what users call
+
+    async def run(
+        self,
+        command: Sequence[str] | str,
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        limits: Limits | None = None,
+        on_stdout: OnData | None = None,
+        on_stderr: OnData | None = None,
+    ) -> Result:
+        """Run a command to its end and return what came of it; a string is run by /bin/sh.
+
+        `stdin` is all that it can read, `env` adds variables, `limits` overrides those of the sandbox for this command,
+        `on_stdout` and `on_stderr` see the output as it comes. It ends when its main process ends: background processes
+        stay, but their output is read for a short grace only.
+        Raises CommandNotFoundError, CommandNotExecutableError, UsageError or StartError when it never ran, BrokenError
+        when the sandbox is gone. Cancelled: the whole tree of the command is killed and the sandbox can be used on.
+        """
+        self.check_open()
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
+        words = _env_words({**self._env, **env}) if env else self._env_words
+        check_arguments(argv, words)
+        uid, gid = await files.resolve_user(self, self.policy.user if user is None else user)
+        spec = CommandSpec(
+            argv=argv,
+            env=words,
+            cwd=cwd or "/",
+            uid=uid,
+            gid=gid,
+            capabilities=self._capabilities,
+            limits=self.limits.overridden_by(limits),
+            stdin=stdin,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+        )
+        return await self._run(spec)
+
+    async def read_file(self, path: str, *, max_bytes: int = files.DEFAULT_MAX_BYTES) -> bytes:
+        """Return the content of a regular file inside. Raises FileTransferError; never follows a link at its end."""
+        return await files.read_file(self, path, max_bytes)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644, user: str | int = "root") -> None:
+        """Make or replace a regular file inside, charged to the sandbox. Raises FileTransferError when it is not whole."""
+        await files.write_file(self, path, data, mode, user)
+
+    async def open_terminal(self, command: Sequence[str], *, columns: int = 80, rows: int = 24) -> Terminal:
+        """Start a command on a terminal of the sandbox; the sandbox must have been opened with `terminal=True`."""
+        self.check_open()
+        uid, gid = await files.resolve_user(self, self.policy.user)
+        spec = CommandSpec(
+            argv=list(command),
+            env=self._env_words,
+            cwd="/",
+            uid=uid,
+            gid=gid,
+            capabilities=self._capabilities,
+            limits=self.limits,
+        )
+        return await Terminal.open(self, self.reactor, spec, columns, rows)
+
+    async def kill_all(self) -> None:
+        """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
+        self.check_open()
+        self.slot.cgroup.kill()
+        for command in list(self._commands.values()):
+            await command.ended.wait()
+
+    # ---- commands
+
+    async def _run(self, spec: CommandSpec) -> Result:
+        command = self.new_command(spec.limits)
+        mark = self._memory.begin()
+        started_ns = time.monotonic_ns()
+        try:
+            pipes = open_streams(command, spec, self.reactor, self._null_fd)
+            try:
+                await self.start_command(command, run_request(command, spec, pipes.borrowed))
+            finally:
+                pipes.close()
+            self.slot.cgroup.prepare_spare(self.slot.warden_uid)  # for the next command, while this one starts
+            await supervise(command, spec.limits)
+        except BaseException:
+            self._memory.abandon()
+            await self.abandon(command)
+            raise
+        counters = count(command, self._memory, mark)
+        self.finish(command)
+        return make_result(command, spec, counters, started_ns, self.timing, self.degraded)
+
+    def check_open(self) -> None:
+        """Raise ClosedError or BrokenError unless the sandbox can be used."""
+        if self._broken is not None:
+            raise self._broken
+        if self._channel.closed:
+            raise ClosedError("this sandbox is closed; open another")
+
+    def new_command(self, limits: Limits) -> Command:
+        """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
+        self.check_open()
+        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
+        self._numbers += 1
+        leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
+        command = Command(self._numbers, leaf)
+        self._commands[command.number] = command
+        return command
+
+    async def start_command(self, command: Command, request: Request) -> None:
+        """Ask init for the command."""
+        await self._channel.send(request)
+        command.asked = True
+        command.leaf.close_start_fds()
+        if command.leaf.events_fd >= 0:
+            self.reactor.register(command.leaf.events_fd, command.on_processes, PRIORITY)
+
+    async def signal_command(self, command: Command, number: int) -> None:
+        """Send a signal to the main process of a command."""
+        await self._channel.send(Request("signal").option("id", command.number).option("signal", number))
+
+    def finish(self, command: Command) -> None:
+        """Give back what a command that ended held; its background processes stay."""
+        command.close_streams()
+        self._commands.pop(command.number, None)
+        if command.leaf.events_fd >= 0:
+            self.reactor.unregister(command.leaf.events_fd)
+        if not command.leaf.remove():
+            self._leftover.append(command)
+
+    async def abandon(self, command: Command) -> None:
+        """Kill the tree of a command and give back what it held, also when cancelled."""
+        with trio.CancelScope(shield=True), trio.move_on_after(KILL_DEADLINE_S):
+            command.leaf.kill()
+            if command.asked:
+                await command.ended.wait()
+        command.leaf.kill()
+        self.finish(command)
+
+    # ---- what init reports
+
+    def _on_readable(self) -> None:
+        try:
+            while (received := self._channel.receive()) is not None:
+                self._take(*received)
+        except (BrokenError, ProtocolError) as error:
+            self.break_(BrokenError(f"the sandbox in slot {self.slot.number} is gone: {error}"))
+
+    def _take(self, record: Record, fd: int) -> None:
+        kind = RecordKind(record.kind)
+        if kind is RecordKind.READY:
+            self.started.set()
+        elif kind is RecordKind.STAGE:
+            self.stages.append(record)
+        elif not self.started.is_set():
+            self.start_failure = record
+            self.started.set()
+        elif (command := self._commands.get(record.id)) is not None:
+            command.take(record, fd)
+        elif kind is RecordKind.FAILED and record.id == 0:
+            raise ProtocolError(f"init refused a request at step {stage_name(record.stage)}")
+
+    def break_(self, error: BrokenError) -> None:
+        """Take note that init is gone: commands end with the error, and nothing can be run any more."""
+        if self._broken is None:
+            self._broken = error
+            self.reactor.unregister(self._channel.fd)
+            self.started.set()
+            for command in list(self._commands.values()):
+                command.break_(error)
+
+    # ---- the end, called by the supervisor
+
+    def disconnect(self) -> None:
+        """Close our end of the control socket. Commands still running are broken."""
+        self.break_(BrokenError("the sandbox was closed while a command was running"))
+        self._channel.close()
+
+    def release_leaves(self) -> None:
+        """Remove the leaves of all commands, once every process of the sandbox is dead.
+
+        Raises CgroupError when one cannot be removed: then something still lives in it.
+        """
+        for command in [*self._commands.values(), *self._leftover]:
+            command.close_streams()
+            if command.leaf.events_fd >= 0:
+                self.reactor.unregister(command.leaf.events_fd)
+            if not command.leaf.remove():
+                raise CgroupError(f"cgroup {command.leaf.name} is not empty though its sandbox is gone")
+        self._commands.clear()
+        self._leftover.clear()
+
+
+def _env_words(env: Mapping[str, str]) -> tuple[str, ...]:
+    for name in env:
+        if not name or "=" in name:
+            raise UsageError(f"{name!r} cannot be the name of an environment variable")
+    return tuple(f"--env={name}={value}" for name, value in env.items())

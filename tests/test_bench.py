@@ -1,0 +1,94 @@
+"""The benchmark of starts measures every subject, and its report says what the samples say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.plot import apart
+from bench.report import GOALS
+from bench.samples import Machine, Report, Samples
+from bench.tools import Rate
+
+ROOT = Path(__file__).parents[1]
+SUBJECTS = {"bare", "start_run_gone", "run_in_open", "bubblewrap", "nsjail"}
+MACHINE = Machine(
+    cpu="one", cores=1, memory_bytes=1 << 30, kernel="6.1", python="3.11", load_1min=0.0, measured_at="2026-01-01"
+)
+
+
+def report_of(latency_s: dict[str, float], starts: dict[str, int]) -> Report:
+    """Make a report of subjects that always took the same time."""
+    samples = {
+        key: Samples(
+            label=key,
+            command=(),
+            latency_s=[seconds] * 10,
+            rates={1: [Rate(starts=starts[key], seconds=1.0)], 8: [Rate(starts=1, seconds=1.0)]},
+        )
+        for key, seconds in latency_s.items()
+    }
+    return Report(machine=MACHINE, samples=samples, skipped={})
+
+
+GOOD = report_of(
+    {"bare": 1.0, "start_run_gone": 3.0, "run_in_open": 1.5, "bubblewrap": 8.0, "nsjail": 12.0},
+    {"bare": 900, "start_run_gone": 500, "run_in_open": 800, "bubblewrap": 166, "nsjail": 100},
+)
+BAD = report_of(
+    {"bare": 1.0, "start_run_gone": 3.1, "run_in_open": 1.6, "bubblewrap": 8.0, "nsjail": 12.0},
+    {"bare": 900, "start_run_gone": 490, "run_in_open": 800, "bubblewrap": 166, "nsjail": 100},
+)
+WITHOUT_OURS = report_of({"bare": 1.0, "nsjail": 12.0}, {"bare": 900, "nsjail": 100})
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.text)
+def test_goal_is_reached_at_its_bound_and_not_beyond(goal: object) -> None:
+    """The bound itself is good enough, a little more is not, and what was not measured is said to be so."""
+    assert isinstance(goal, type(GOALS[0]))
+
+    assert "[green]reached" in goal.line(GOOD)
+    assert "[red]not reached" in goal.line(BAD)
+    assert "not measured" in goal.line(WITHOUT_OURS)
+
+
+def test_quantile_is_a_sample_that_was_measured() -> None:
+    """Half of ten samples are within the fifth, and all are within the last."""
+    samples = Samples(label="", command=(), latency_s=[float(number) for number in range(10, 0, -1)], rates={})
+
+    assert [5.0, 9.0, 10.0] == [samples.latency(fraction) for fraction in (0.5, 0.9, 0.99)]
+
+
+def test_labels_of_lines_do_not_cover_each_other() -> None:
+    """Labels keep their order and the distance, and one with room stays where it is."""
+    assert {"low": 10.0, "mid": 20.0, "top": 100.0} == apart({"top": 100.0, "mid": 12.0, "low": 10.0}, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.requires_root
+def test_benchmark_measures_every_subject(tmp_path: Path, state_dir: Path) -> None:
+    """A short run has samples of each subject at each number at once, a line for each goal, and a picture."""
+    json, plot = tmp_path / "launch.json", tmp_path / "launch.png"
+    command = [
+        sys.executable,
+        str(ROOT / "bench" / "launch.py"),
+        "--quick",
+        "--runs",
+        "5",
+        "--state-dir",
+        str(state_dir),
+    ]
+    run = subprocess.run([*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True)
+
+    assert (0, "") == (run.returncode, run.stderr)
+    report = msgspec.json.decode(json.read_bytes(), type=Report)
+    assert SUBJECTS == report.samples.keys() | report.skipped.keys()
+    for samples in report.samples.values():
+        assert 5 == len(samples.latency_s)
+        assert [1, 2, 8, 32] == sorted(samples.rates)
+    assert all(goal.text in run.stdout for goal in GOALS)
+    assert plot.read_bytes().startswith(b"\x89PNG")
