@@ -22,7 +22,7 @@ test: $(VENV)/.installed-dev launcher ## run the tests (ARGS="-k name" for some 
 	@$(VENV)/bin/pytest -q $(ARGS)
 
 check: $(VENV)/.installed-dev ## check format, lint, types and C warnings
-	@$(VENV)/bin/ruff format --quiet --check . || { $(VENV)/bin/ruff format --check .; exit 1; }
+	@said=$$($(VENV)/bin/ruff format --check . 2>&1) || { echo "$$said"; exit 1; }
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/mypy --no-error-summary
 	@for source in $(LAUNCHER)/*.c; do $(CC) $(STRICT) -c -o /dev/null $$source || exit 1; done

@@ -8,16 +8,17 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from minisandbox.binds import Bind
 from minisandbox.errors import HostError, RootfsError, StateError, UsageError
-from minisandbox.images import Rootfs, StateDir, build_rootfs, list_rootfs, prefix, verify, with_prefix
+from minisandbox.images import Rootfs, StateDir, build_rootfs, list_rootfs, prefix, store_layer, verify, with_prefix
 from minisandbox.images import host as host_kind
 from minisandbox.images.busybox import PLACES
-from minisandbox.images.skeleton import tree_digest, write_tree
+from minisandbox.images.skeleton import Directory, tree_digest, write_tree
 from tests.crash import crash_at_each_step, start_child
 
 pytestmark = pytest.mark.requires_root
@@ -386,22 +387,23 @@ def bare(state: StateDir, host: Path) -> Rootfs:
     return build_rootfs(state, "host", host_root=host)
 
 
-def test_mount_point_of_a_prefix_has_parents_that_every_user_may_search(
-    state: StateDir, bare: Rootfs, tmp_path: Path
-) -> None:
-    """A prefix below a home shows nothing but itself, and keeps the mode and owner of what was there."""
-    (tmp_path / "python").mkdir()
-    (tmp_path / "python" / "bin").mkdir()
+def test_mount_point_of_a_prefix_has_parents_that_every_user_may_search(state: StateDir, tmp_path: Path) -> None:
+    """They keep their owner and the rest of their mode, and hold nothing but the way to the prefix."""
+    (tmp_path / "python" / "bin").mkdir(parents=True)
+    top, *below = (tmp_path / "python").relative_to("/").parts
+    home = store_layer(state, partial(write_tree, {top: Directory(0o1700, 7, 8)}))
 
-    rootfs = with_prefix(state, bare, tmp_path / "python")
-    shown = tmp_path.relative_to("/") / "python"
-    parents = [rootfs.layers[0].path / parent for parent in shown.parents]
+    rootfs = with_prefix(state, Rootfs("r", (home,), (), {}), tmp_path / "python")
+    layer = rootfs.layers[0].path
+    status = (layer / top).stat()
+    parents = [layer.joinpath(top, *below[:count]) for count in range(len(below))]
 
-    assert bare.layers == rootfs.layers[1:]
-    assert Bind(source=tmp_path / "python", target=str(tmp_path / "python")) == rootfs.binds[-1]
-    assert [] == _names(rootfs.layers[0].path / shown)
-    assert all(1 == len(_names(parent)) and parent.stat().st_mode & 0o055 == 0o055 for parent in parents)
-    assert 0o1777 == stat.S_IMODE((rootfs.layers[0].path / "tmp").stat().st_mode)
+    assert (home,) == rootfs.layers[1:]
+    assert (Bind(source=tmp_path / "python", target=str(tmp_path / "python")),) == rootfs.binds
+    assert (0o1755, 7, 8) == (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    assert [[name] for name in below] == [_names(parent) for parent in parents]
+    assert {0o755} == {stat.S_IMODE(parent.stat().st_mode) for parent in parents[1:]}
+    assert [] == _names(layer.joinpath(top, *below))
 
 
 def test_same_prefix_gives_the_same_rootfs(state: StateDir, bare: Rootfs, tmp_path: Path) -> None:

@@ -156,6 +156,16 @@ def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
         StateDir.open(tmp_path / "state")
 
 
+def test_reader_of_a_file_that_is_replaced_keeps_the_old_one(state: StateDir) -> None:
+    """At no moment is a file there that is neither the old nor the new."""
+    state.write_file(state.rootfs / "a.json", b"old")
+    with open(state.rootfs / "a.json", "rb") as reader:
+        state.write_file(state.rootfs / "a.json", b"new")
+        kept = reader.read()
+
+    assert (b"old", b"new") == (kept, (state.rootfs / "a.json").read_bytes())
+
+
 @pytest.mark.requires_root
 def test_full_disk_is_reported_and_leaves_the_old_file(small_disk: Path) -> None:
     """A file that does not fit leaves the one before in place and nothing beside it."""

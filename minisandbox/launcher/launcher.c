@@ -177,6 +177,20 @@ static void reap(struct launcher *launcher)
 		}
 }
 
+/* Ignored signals would stay ignored inside. By system call, since posix_spawn(3) leaves the two signals that the C
+ * library keeps for itself ignored, and signal(2) of the library does not touch those. */
+static void reset_signals(void)
+{
+	const struct {
+		void (*handler)(int);
+		unsigned long flags;
+		void (*restorer)(void);
+		uint64_t mask;
+	} by_default = { .handler = SIG_DFL };
+	for (int number = 1; number <= 64; number++)
+		(void)syscall(SYS_rt_sigaction, number, &by_default, NULL, sizeof by_default.mask);
+}
+
 static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 {
 	static struct launcher launcher; /* zeroed; its size is that of one message */
@@ -186,8 +200,7 @@ static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 	(void)sigemptyset(&waiting);
 	(void)sigemptyset(&blocked);
 	(void)sigaddset(&blocked, SIGCHLD);
-	for (int number = 1; number < NSIG; number++)
-		(void)signal(number, SIG_DFL); /* ignored signals would stay ignored inside */
+	reset_signals();
 	(void)sigprocmask(SIG_SETMASK, &blocked, NULL);
 	(void)sigaction(SIGCHLD, &action, NULL);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

@@ -23,7 +23,7 @@ class Handles:
     def __init__(self) -> None:
         self.null_fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._paths: dict[Path, int] = {}
-        self._filters: dict[bytes, int] = {}
+        self._filters: dict[tuple[object, ...], list[int]] = {}
 
     def layer_fds(self, rootfs: Rootfs) -> list[int]:
         """Return a descriptor of each layer, top first."""
@@ -34,13 +34,11 @@ class Handles:
         return [(bind, self._path(bind.source)) for bind in rootfs.binds]
 
     def filter_fds(self, policy: Policy) -> list[int]:
-        """Return a sealed memory file for each seccomp program of the policy."""
-        fds = []
-        for program in filters(policy):
-            if program not in self._filters:
-                self._filters[program] = sealed_memfd("filter", program)
-            fds.append(self._filters[program])
-        return fds
+        """Return a sealed memory file for each seccomp program of the policy, compiled at its first use."""
+        key = (policy.seccomp, policy.capabilities)
+        if key not in self._filters:
+            self._filters[key] = [sealed_memfd("filter", program) for program in filters(policy)]
+        return self._filters[key]
 
     @contextlib.contextmanager
     def bind_fds(self, binds: Sequence[Bind]) -> Iterator[list[tuple[Bind, int]]]:
@@ -61,7 +59,8 @@ class Handles:
 
     def close(self) -> None:
         """Close all."""
-        for fd in (self.null_fd, *self._paths.values(), *self._filters.values()):
+        filter_fds = [fd for fds in self._filters.values() for fd in fds]
+        for fd in (self.null_fd, *self._paths.values(), *filter_fds):
             os.close(fd)
         self._paths.clear()
         self._filters.clear()

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from minisandbox.errors import BrokenError, CgroupError, ClosedError, ProtocolError, UsageError
+from minisandbox.errors import BrokenError, ClosedError, ProtocolError, UsageError
+from minisandbox.kernel.cgroup import RunCgroup
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
 from minisandbox.kernel.reactor import PRIORITY, Reactor
@@ -129,8 +130,12 @@ class Sandbox:
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
         self.check_open()
-        self.slot.cgroup.kill()
-        for command in list(self._commands.values()):
+        # leaf by leaf, never the slot: it holds the leaf of the next command, and since Linux 6.14 a process that is
+        # cloned into a group that was killed more often than its parent's is killed at birth (cgroup_post_fork)
+        running = list(self._commands.values())
+        for command in [*running, *self._leftover]:
+            command.leaf.kill()
+        for command in running:
             await command.ended.wait()
 
     # ---- commands
@@ -145,7 +150,7 @@ class Sandbox:
                 await self.start_command(command, run_request(command, spec, pipes.borrowed))
             finally:
                 pipes.close()
-            self.slot.cgroup.prepare_spare(self.slot.warden_uid)  # for the next command, while this one starts
+            self._housekeep()  # while the command starts, so that it costs no time
             await supervise(command, spec.limits)
         except BaseException:
             self._memory.abandon()
@@ -165,12 +170,16 @@ class Sandbox:
     def new_command(self, limits: Limits) -> Command:
         """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
         self.check_open()
-        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
         command = Command(self._numbers, leaf)
         self._commands[command.number] = command
         return command
+
+    def _housekeep(self) -> None:
+        """Remove the leaves of commands that left nothing running, and make one ready for the next command."""
+        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
+        self.slot.cgroup.prepare_spare(self.slot.warden_uid)
 
     async def start_command(self, command: Command, request: Request) -> None:
         """Ask init for the command."""
@@ -185,13 +194,13 @@ class Sandbox:
         await self._channel.send(Request("signal").option("id", command.number).option("signal", number))
 
     def finish(self, command: Command) -> None:
-        """Give back what a command that ended held; its background processes stay."""
+        """Give back what a command that ended held. Its background processes stay, and its leaf until later."""
         command.close_streams()
         self._commands.pop(command.number, None)
         if command.leaf.events_fd >= 0:
             self.reactor.unregister(command.leaf.events_fd)
-        if not command.leaf.remove():
-            self._leftover.append(command)
+        command.leaf.close_fds()
+        self._leftover.append(command)
 
     async def abandon(self, command: Command) -> None:
         """Kill the tree of a command and give back what it held, also when cancelled."""
@@ -241,19 +250,16 @@ class Sandbox:
         self.break_(BrokenError("the sandbox was closed while a command was running"))
         self._channel.close()
 
-    def release_leaves(self) -> None:
-        """Remove the leaves of all commands, once every process of the sandbox is dead.
-
-        Raises CgroupError when one cannot be removed: then something still lives in it.
-        """
-        for command in [*self._commands.values(), *self._leftover]:
+    def take_leaves(self) -> list[RunCgroup]:
+        """Return the leaves of all commands, once every process of the sandbox is dead; they are the caller's to remove."""
+        commands = [*self._commands.values(), *self._leftover]
+        for command in commands:
             command.close_streams()
             if command.leaf.events_fd >= 0:
                 self.reactor.unregister(command.leaf.events_fd)
-            if not command.leaf.remove():
-                raise CgroupError(f"cgroup {command.leaf.name} is not empty though its sandbox is gone")
         self._commands.clear()
         self._leftover.clear()
+        return [command.leaf for command in commands]
 
 
 def _env_words(env: Mapping[str, str]) -> tuple[str, ...]:

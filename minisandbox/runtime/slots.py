@@ -6,12 +6,13 @@ A slot that comes back cools until it is proved empty; what is not empty in time
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import trio
 
 from minisandbox.errors import BusyError, CgroupError, StartError
-from minisandbox.kernel.cgroup import CgroupTree, SlotCgroup
+from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
 
@@ -28,6 +29,8 @@ class Slot:
     number: int
     uid_base: int
     cgroup: SlotCgroup
+    leaves: list[RunCgroup] = field(default_factory=list)
+    """Of the commands of the last sandbox, still to be removed."""
     returned_at: float = 0.0
 
     @property
@@ -52,14 +55,26 @@ class SlotPool:
 
     async def acquire(self) -> Slot:
         """Return a clean slot, making one where none is free. Raises BusyError when all are in use."""
-        if not self._free:
-            self._take_back_clean(trio.current_time())
-        if self._free:
-            return self._free.pop()
+        slot = self._take_free()
+        if slot is not None:
+            return slot
         if not self._numbers:
+            self._take_back(_is_clean, trio.current_time())
+            if self._free:
+                return self._free.pop()
             limit = self._limit
             raise BusyError(f"all {limit} slots of this supervisor are in use; close a sandbox or raise max_sandboxes")
         return await self._make(self._numbers.pop())
+
+    def _take_free(self) -> Slot | None:
+        """Return a slot that is clean, or that turns out to be at the first look."""
+        if self._free:
+            return self._free.pop()
+        for slot in self._cooling:
+            if _looks_clean(slot):
+                self._cooling.remove(slot)
+                return slot
+        return None
 
     async def _make(self, number: int) -> Slot:
         uid_base = self._uid_base + number * SLOT_IDS
@@ -70,8 +85,9 @@ class SlotPool:
             raise
         return Slot(number, uid_base, self._cgroups.open_slot(number))
 
-    def release(self, slot: Slot) -> None:
-        """Take a slot back whose sandbox is gone."""
+    def release(self, slot: Slot, leaves: list[RunCgroup]) -> None:
+        """Take a slot back whose sandbox is gone, and the leaves of its commands."""
+        slot.leaves = leaves
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
@@ -87,14 +103,14 @@ class SlotPool:
             self._returned = trio.Event()
             while self._cooling:
                 await trio.sleep(COOLING_S)
-                self._take_back_clean(trio.current_time() - COOLING_S)
+                self._take_back(_is_clean, trio.current_time() - COOLING_S)
 
-    def _take_back_clean(self, returned_before: float) -> None:
+    def _take_back(self, is_clean: Callable[[Slot], bool], returned_before: float) -> None:
         for _ in range(len(self._cooling)):
             slot = self._cooling.popleft()
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
-            elif _is_clean(slot):
+            elif is_clean(slot):
                 self._free.append(slot)
             elif trio.current_time() - slot.returned_at > COOLING_DEADLINE_S:
                 self.quarantine(slot)
@@ -102,8 +118,24 @@ class SlotPool:
                 self._cooling.append(slot)
 
 
+def _leaves_are_gone(slot: Slot) -> bool:
+    slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
+    return not slot.leaves
+
+
+def _looks_clean(slot: Slot) -> bool:
+    """Quick: no process, nothing charged. What is charged may be clean all the same; `_is_clean` finds out."""
+    try:
+        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
+            return False
+        charge = slot.cgroup.charge()
+        return charge.anon_bytes + charge.shmem_bytes == 0
+    except CgroupError:
+        return False
+
+
 def _is_clean(slot: Slot) -> bool:
     try:
-        return slot.cgroup.is_clean()
+        return _leaves_are_gone(slot) and slot.cgroup.is_clean()
     except CgroupError:
         return False

@@ -117,6 +117,7 @@ class Supervisor:
                 )
                 asked_ns = time.monotonic_ns()
                 control = await native.start(self._launcher, spec)
+                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
             sandbox = Sandbox(
                 slot=slot,
                 channel=Channel(control, f"the init of slot {slot.number}"),
@@ -153,11 +154,9 @@ class Supervisor:
             sandbox.disconnect()
         try:
             if sandbox is not None:
-                slot.cgroup.kill()
                 await self._launcher.end(slot.number)
-                sandbox.release_leaves()
-            self._slots.release(slot)
-        except (DeadlineError, CgroupError):
+            self._slots.release(slot, sandbox.take_leaves() if sandbox is not None else [])
+        except DeadlineError:
             self._slots.quarantine(slot)
             raise
 

@@ -1,0 +1,5 @@
+"""`python -m minisandbox` is the command `minisandbox`."""
+
+from minisandbox.cli.main import main
+
+raise SystemExit(main())
