@@ -50,7 +50,7 @@ def draw_ratios(axes: Axes, report: Report) -> None:
         "Start, run `true`, gone: time as a multiple of a bare process", fontsize=10.5, loc="left", color=INK
     )
     axes.set_xscale("log")
-    axes.set_xlim(1, widest * 3.2)
+    axes.set_xlim(1, widest * 4.5)
     axes.set_xticks([tick for tick in (1, 2, 3, 5, 10, 20, 50, 100) if tick <= widest * 1.3])
     axes.set_xlabel("p50 (bar) and p90 (whisker), log scale", fontsize=9, color=INK)
     axes.set_yticks(range(len(keys)), [report.samples[key].label.replace(": ", ":\n") for key in keys])

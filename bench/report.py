@@ -67,9 +67,9 @@ def print_report(console: Console, report: Report) -> None:
 
 def latency_table(report: Report) -> Table:
     """Times of one start after the other."""
-    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE)
+    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for heading in ("p50", "p90", "p99", "x bare", "starts"):
+    for heading in ("p50", "p90", "p99", "x bare", "n"):
         table.add_column(heading, justify="right")
     for key, samples in report.samples.items():
         quantiles = [f"{samples.latency(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
@@ -80,7 +80,7 @@ def latency_table(report: Report) -> Table:
 def throughput_table(report: Report) -> Table:
     """Starts a second with several at once."""
     at_once = sorted(next(iter(report.samples.values())).rates)
-    table = Table(title="starts a second, by the number at once", title_justify="left", box=box.SIMPLE)
+    table = Table(title="starts a second, by the number at once", title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("", no_wrap=True)
     for number in at_once:
         table.add_column(str(number), justify="right")

@@ -1,7 +1,7 @@
 """minisandbox: isolated, limited and accounted commands on one Linux host, fast enough for reinforcement learning.
 
-    async with open_supervisor() as supervisor, supervisor.open_sandbox() as sandbox:
-        result = await sandbox.run(["python3", "-c", "print(6 * 7)"])
+async with open_supervisor() as supervisor, supervisor.open_sandbox() as sandbox:
+    result = await sandbox.run(["python3", "-c", "print(6 * 7)"])
 """
 
 from minisandbox.binds import Bind
@@ -26,9 +26,10 @@ from minisandbox.errors import (
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.policy import Policy, load_policy
+from minisandbox.runtime.opening import open_supervisor
+from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.sandbox import Sandbox
-from minisandbox.runtime.supervisor import Supervisor, open_supervisor
-from minisandbox.runtime.terminal import Terminal
+from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Limits",
     "Policy",
     "PolicyError",
+    "Process",
     "ProtocolError",
     "Result",
     "Rootfs",
@@ -63,4 +65,5 @@ __all__ = [
     "build_rootfs",
     "load_policy",
     "open_supervisor",
+    "with_prefix",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ _LONE_CALLS = {"uretprobe": ("x86_64", 335), "uprobe": ("x86_64", 336), "riscv_h
 """As above, but each of one architecture."""
 
 _MAX_U64 = (1 << 64) - 1
+_MAX_CASES = 200
 
 _Action = Literal[
     "SCMP_ACT_ALLOW",
@@ -66,30 +68,20 @@ class _Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     ]
     value_two: int = 0
 
-    @property
-    def cube(self) -> tuple[int, int]:
-        """Mask and value of the bits that all matches share."""
-        if self.op == "SCMP_CMP_EQ":
-            return _MAX_U64, self.value
-        return (self.value, self.value_two) if self.op == "SCMP_CMP_MASKED_EQ" else (0, 0)
+    def cases(self) -> Iterator[tuple[int, int]]:
+        """Yield masks and what they must leave, one of which fits just when the comparison holds.
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The smallest and the largest match, or what is sure to lie around them."""
-        mask, bits = self.cube
-        return {
-            "SCMP_CMP_LT": (0, self.value - 1),
-            "SCMP_CMP_LE": (0, self.value),
-            "SCMP_CMP_GE": (self.value, _MAX_U64),
-            "SCMP_CMP_GT": (self.value + 1, _MAX_U64),
-        }.get(self.op, (bits, bits | _MAX_U64 & ~mask))
-
-    def excludes(self, other: _Argument) -> bool:
-        """Tell whether no value can match both. False where that is not plain to see."""
-        (mask, bits), (other_mask, other_bits) = self.cube, other.cube
-        (low, high), (other_low, other_high) = self.bounds, other.bounds
-        unequal = {self.op, other.op} == {"SCMP_CMP_EQ", "SCMP_CMP_NE"} and self.value == other.value
-        return unequal or bool(mask & other_mask & (bits ^ other_bits)) or high < other_low or other_high < low
+        libseccomp gets these right. It mixes up several rules for one call that order or say NE: for a >= 2^32+1 beside
+        a <= 32 it lets 2^32-1 pass, and for some pairs it never returns (2.5.4).
+        """
+        if self.op == "SCMP_CMP_MASKED_EQ":
+            yield self.value, self.value_two
+        if self.op in ("SCMP_CMP_EQ", "SCMP_CMP_LE", "SCMP_CMP_GE"):
+            yield _MAX_U64, self.value
+        below, above = self.op in ("SCMP_CMP_LT", "SCMP_CMP_LE"), self.op in ("SCMP_CMP_GT", "SCMP_CMP_GE")
+        for bit in range(64):  # the highest one in which the argument differs from the value
+            if self.op == "SCMP_CMP_NE" or (below if self.value >> bit & 1 else above):
+                yield _MAX_U64 >> bit << bit, (self.value >> bit ^ 1) << bit
 
 
 class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -123,18 +115,21 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What one rule says of one system call."""
+    """One action for one system call, where each argument listed (index, mask, value) leaves the value under the mask."""
 
     name: str
     number: int
     action: int
-    args: tuple[_Argument, ...]
+    args: tuple[tuple[int, int, int], ...]
     key: Key
 
     def overlaps(self, other: _Call) -> bool:
-        """Tell whether one call could match both."""
-        pairs = itertools.product(self.args, other.args)
-        return not any(one.index == two.index and one.excludes(two) for one, two in pairs)
+        """Tell whether one call could fit both."""
+        return not any(
+            index == other_index and mask & other_mask & (value ^ other_value)
+            for index, mask, value in self.args
+            for other_index, other_mask, other_value in other.args
+        )
 
 
 def compile_profile(path: Path, *, arch: str = os.uname().machine, capabilities: frozenset[str] = frozenset()) -> bytes:
@@ -174,13 +169,13 @@ def _calls(profile: _Profile, arch: str, capabilities: frozenset[str], document:
     for index, rule in enumerate(profile.syscalls or ()):
         key = ("syscalls", index)
         action = _action(rule.action, rule.errno_ret, document, (*key, "errnoRet"))
-        _check_arguments(rule.args or (), document, (*key, "args"))
+        cases = _cases(rule.args or (), document, (*key, "args"))
         included = list(_facts(rule.includes, arch, capabilities, document, (*key, "includes")))
         excluded = list(_facts(rule.excludes, arch, capabilities, document, (*key, "excludes")))
         for at, name in enumerate(rule.names):
             number = _number(name, arch, document, (*key, "names", at))
             if number is not None and all(included) and not any(excluded):
-                yield _Call(name, number, action, rule.args or (), (*key, "names", at))
+                yield from (_Call(name, number, action, case, (*key, "names", at)) for case in cases)
 
 
 def _facts(
@@ -210,10 +205,10 @@ def _action(name: _Action, errno_ret: int | None, document: Document, key: Key) 
     return int(getattr(_libseccomp(), name.removeprefix("SCMP_ACT_")))
 
 
-def _check_arguments(args: tuple[_Argument, ...], document: Document, key: Key) -> None:
+def _cases(args: tuple[_Argument, ...], document: Document, key: Key) -> list[tuple[tuple[int, int, int], ...]]:
+    """Return the cases of a rule: all its arguments must be as one of them says."""
+    each: list[list[tuple[int, int, int]]] = []
     for at, arg in enumerate(args):
-        low, high = arg.bounds
-        mask, bits = arg.cube
         if not 0 <= arg.index <= 5:
             raise document.error((*key, at, "index"), f"a system call has arguments 0 to 5, not {arg.index}")
         if any(arg.index == earlier.index for earlier in args[:at]):
@@ -221,8 +216,12 @@ def _check_arguments(args: tuple[_Argument, ...], document: Document, key: Key) 
             raise document.error((*key, at, "index"), twice)
         if arg.value_two and arg.op != "SCMP_CMP_MASKED_EQ":
             raise document.error((*key, at, "valueTwo"), f"{arg.op} takes no valueTwo")
-        if not (0 <= arg.value <= _MAX_U64 and 0 <= low <= high <= _MAX_U64) or bits & ~mask:
+        each.append([(arg.index, mask, value) for mask, value in arg.cases() if not value & ~mask])
+        if arg.value < 0 or not each[-1]:
             raise document.error((*key, at, "value"), "no argument, a number from 0 to 2^64-1, can match this")
+    if math.prod(map(len, each)) > _MAX_CASES:
+        raise document.error(key, f"more than {_MAX_CASES} cases of bits; compare with EQ and MASKED_EQ")
+    return list(itertools.product(*each))
 
 
 def _number(name: str, arch: str, document: Document, key: Key) -> int | None:
@@ -279,7 +278,7 @@ def _assemble(default: int, calls: list[_Call], arch: str, document: Document) -
         number = call.number if token == own_token else _resolve(call.name, os.uname().machine)
         if number == -1 and call.action == library.ALLOW:
             continue  # for another architecture libseccomp goes by name, and it is older than this one
-        args = [library.Arg(arg.index, getattr(library, arg.op[9:]), arg.value, arg.value_two) for arg in call.args]
+        args = [library.Arg(index, library.MASKED_EQ, mask, value) for index, mask, value in call.args]
         try:
             if number == -1:
                 raise OSError(errno.ENOSYS, "it is older than this call")

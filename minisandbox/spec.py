@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Annotated
 
 import msgspec
 
@@ -19,6 +18,13 @@ MAX_BYTES = 1 << 50
 
 MAX_SECONDS = 366 * 86400.0
 """Upper bound of any limit in seconds (a year)."""
+
+
+MAX_PROCESSES = 1 << 22
+"""PID_MAX_LIMIT of the kernel (proc_sys_kernel(5), pid_max)."""
+
+MAX_OPEN_FILES = 1 << 20
+"""The default of fs.nr_open (proc_sys_fs(5)), above which no process can set its limit."""
 
 
 class ExitReason(enum.Enum):
@@ -42,13 +48,10 @@ class ExitReason(enum.Enum):
     """It failed with its writable file system full (`Limits.disk_bytes` or `Limits.disk_inodes`)."""
 
 
-Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was asked for. Each field is a positive number, or None for no limit.
 
-    `memory_bytes`, `disk_bytes` and `disk_inodes` hold for the whole sandbox; the others for one command.
+    `memory_bytes`, `cpus`, `disk_bytes` and `disk_inodes` hold for the whole sandbox; the others for one command.
     Raises UsageError when a value is not positive, not finite or absurdly large.
     """
 
@@ -93,11 +96,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, **changes)
 
 
+_LARGEST = {"processes": MAX_PROCESSES, "open_files": MAX_OPEN_FILES}
+
+WHOLE_SANDBOX = ("memory_bytes", "cpus", "disk_bytes", "disk_inodes")
+"""The limits that all commands of a sandbox share."""
+
+
 def _check_limit(name: str, value: object) -> None:
     whole = not name.endswith("_s") and name != "cpus"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise UsageError(f"limit {name} must be {'an integer' if whole else 'a number'}, not {value!r}")
-    largest = MAX_SECONDS if name.endswith("_s") else MAX_BYTES
+    largest = MAX_SECONDS if name.endswith("_s") else _LARGEST.get(name, MAX_BYTES)
     if not math.isfinite(value) or value <= 0:
         raise UsageError(f"limit {name} must be greater than 0, not {value!r}; leave it out (None) for no limit")
     if value > largest:

@@ -1,4 +1,4 @@
-"""Slots and the leaves of commands on the real kernel: limits hold, counters tell the truth, wardens need no privilege."""
+"""Slots and the leaves of commands on the real kernel: limits hold, counters are true, wardens need no privilege."""
 
 from __future__ import annotations
 
@@ -118,9 +118,10 @@ def test_cpu_time_counts_double_forked_children(slot: SlotCgroup, start: Start) 
     """CPU time of a process whose parents are long gone is that of the command, and of no other."""
     run, other = slot.open_run(os.geteuid()), slot.open_run(os.geteuid())
     orphan = f"import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n{BURN.format(0.3)}"
+    begin = time.monotonic()
     assert 0 == wait(start(run, *python(orphan)))
 
-    assert 0.3 <= run.cpu_time_s() < 1.0
+    assert 0.3 <= run.cpu_time_s() < 0.1 + time.monotonic() - begin
     assert 0.0 == other.cpu_time_s()
     other.close_fds()
 
@@ -178,11 +179,12 @@ def test_stranger_to_the_warden_group_cannot_start_processes(layout: CgroupLayou
 def test_command_of_the_warden_is_counted_everywhere(slot: SlotCgroup, start: Start) -> None:
     """What the warden starts without privileges is limited and measured in each hierarchy."""
     slot.configure(Limits(memory_bytes=8 * MIB))
-    run = slot.open_run(WARDEN, 2)
-    wait(start(run, "sh", "-c", "sh -c 'sh -c : && :' && head -c 20m /dev/zero | tail -c 19m", uid=WARDEN))
+    run = slot.open_run(WARDEN)
+    count = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done"
+    wait(start(run, "sh", "-c", f"{count}; head -c 64m /dev/zero | tail -c 63m > /dev/null", uid=WARDEN))
 
-    assert run.processes_refused() > 0
-    assert run.processes_peak() in (None, 2)
+    assert slot.oom_kills() > 0
+    assert run.processes_peak() in (None, 3)
     assert run.cpu_time_s() > 0
 
 

@@ -71,6 +71,8 @@ def test_kill_ends_a_fork_bomb(slot: SlotCgroup, start: Start) -> None:
     slot.configure(Limits(processes=40))
     run = slot.open_run(os.geteuid())
     process = start(run, sys.executable, "-Sc", BOMB, until=b"up\n")
+    while run.processes_refused() == 0:
+        pass
     run.kill()
     wait(process)
     after = slot.open_run(os.geteuid())
@@ -86,17 +88,27 @@ def test_kill_of_the_slot_keeps_its_limits(slot: SlotCgroup, start: Start) -> No
     process = start(slot.open_run(os.geteuid()), *SLEEPER, until=b"up\n")
     slot.kill()
     wait(process)
-    within, beyond = slot.open_run(os.geteuid(), 100), slot.open_run(os.geteuid(), 100)
-    assert 0 == wait(start(within, "sh", "-c", "sleep 0.1 & sleep 0.1 & wait"))
-    assert 0 != wait(start(beyond, "sh", "-c", "sleep 0.1 & sleep 0.1 & sleep 0.1 & wait"))
+    run = slot.open_run(os.geteuid(), 100)
+    assert 0 == wait(start(run, "sh", "-c", "sleep 0.1 & sleep 0.1 & wait"))
+    within = run.processes_refused()
+    assert 0 != wait(start(run, "sh", "-c", "sleep 0.1 & sleep 0.1 & sleep 0.1 & wait"))
 
-    assert (0, True) == (within.processes_refused(), beyond.processes_refused() > 0)
+    assert (0, True) == (within, run.processes_refused() > 0)
+
+
+def test_command_after_a_kill_of_the_slot_lives(slot: SlotCgroup, start: Start) -> None:
+    """The leaf that was ready for the next command before the kill does not kill what is started in it."""
+    slot.prepare_spare(os.geteuid())
+    slot.kill()
+
+    assert 0 == wait(start(slot.open_run(os.geteuid()), "true"))
 
 
 def test_what_a_kill_refuses_is_not_the_doing_of_the_command(slot: SlotCgroup, start: Start) -> None:
     """Without cgroup.kill, a kill stops forks by the limit; that is not reported as the command's limit."""
     run = slot.open_run(os.geteuid())
-    process = start(run, "sh", "-c", "echo up; while :; do (:); done", until=b"up\n")
+    forks = "for i in $(seq 30); do (while :; do (:); done) & done; echo up; wait"
+    process = start(run, "sh", "-c", f"exec 2> /dev/null; {forks}", until=b"up\n")
     run.kill()
     wait(process)
 

@@ -54,7 +54,11 @@ def test_the_binary_is_static_and_hardened() -> None:
     headers = subprocess.run(["readelf", "-lWd", binary_path()], capture_output=True, text=True, check=True).stdout
 
     assert "INTERP" not in headers
-    assert "DYN (Position-Independent" in headers or "Type:                              DYN" in headers or "PIE" in headers
+    assert (
+        "DYN (Position-Independent" in headers
+        or "Type:                              DYN" in headers
+        or "PIE" in headers
+    )
     assert "GNU_RELRO" in headers
     stack = next(line for line in headers.splitlines() if "GNU_STACK" in line)
     assert "RWE" not in stack
@@ -144,7 +148,13 @@ async def opened() -> object:  # type: ignore[misc]
     async with background(reactor.run):
         with open(os.devnull, "rb") as lock:
             launcher = await open_launcher(
-                binary_path(), reactor, slots=4, lock_fd=lock.fileno(), inits_cgroup_fd=-1, inits_tasks_fds=(), warden_gid=5
+                binary_path(),
+                reactor,
+                slots=4,
+                lock_fd=lock.fileno(),
+                inits_cgroup_fd=-1,
+                inits_tasks_fds=(),
+                warden_gid=5,
             )
             try:
                 yield launcher

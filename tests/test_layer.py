@@ -12,6 +12,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -358,6 +359,24 @@ def test_layer_that_is_gone_cannot_be_verified(state: StateDir) -> None:
 
     with pytest.raises(StateError, match=r"cannot read the layer .*\[ENOENT\]"):
         verify(layer)
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_setuid_program_in_a_layer_is_out_of_reach_of_the_host_s_users(defended: bool) -> None:
+    """What a workload made as its root would be the host's root. With layers/ open to all it could be run."""
+    with tempfile.TemporaryDirectory() as temporary:
+        os.chmod(temporary, 0o755)
+        state = StateDir.open(Path(temporary, "state"))
+        layer = store_layer(state, partial(write_tree, {"su": File(b"#!", mode=0o4755)}))
+        if not defended:
+            state.layers.chmod(0o755)
+        os.seteuid(65534)
+        try:
+            reached = os.access(layer.path / "su", os.X_OK, effective_ids=True)
+        finally:
+            os.seteuid(0)
+
+    assert reached is not defended
 
 
 def test_failed_build_leaves_nothing(state: StateDir) -> None:

@@ -54,41 +54,35 @@ def test_recipe_file_has_a_name_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "line", "message"),
     [
-        (GOOD.replace("description", "descripton"), "unknown field `descripton`"),
-        (GOOD.replace('"b"', "1"), r"Expected `str`, got `int` - at `\$.env"),
-        (GOOD.replace("A =", '"A=B" ='), "env has 'A=B'"),
-        (GOOD.replace("A =", '"" ='), "env has ''"),
-        (GOOD.replace('"b"', '"\\u0000"'), "neither may hold NUL"),
-        (GOOD.replace("= 1", "= 2"), "format is 2; this version reads format = 1"),
-        (GOOD.replace("= 1", "= true"), "format"),
-        (GOOD.replace("format = 1\n", ""), "format is None"),
-        (GOOD.replace('"host"', '"hosts"'), "kind is 'hosts'; it must be one of busybox, host"),
-        (GOOD.replace('"host"', "[]"), r"kind is \[\]"),
-        (b"\xff" + GOOD.encode(), "not UTF-8"),
+        (GOOD.replace("description", "descripton"), 3, "unknown key 'descripton'"),
+        (GOOD.replace('"b"', "1"), 4, "env: .*Expected `str`, got `int`"),
+        (GOOD.replace("A =", '"A=B" ='), 5, "env has 'A=B'"),
+        (GOOD.replace("A =", '"" ='), 5, "env has ''"),
+        (GOOD.replace('"b"', '"\\u0000"'), 5, "neither may hold NUL"),
+        (GOOD.replace("= 1", "= 2"), 1, "format is 2; this version reads format = 1"),
+        (GOOD.replace("= 1", "= true"), 1, "format"),
+        (GOOD.replace("format = 1\n", ""), 0, "format is None"),
+        (GOOD.replace('"host"', '"hosts"'), 2, "kind is 'hosts'; it must be one of busybox, host"),
+        (GOOD.replace('"host"', "[]"), 2, r"kind is \[\]"),
+        (GOOD.replace('= "mine"', ""), 3, "not TOML"),
+        (b"\n\xff" + GOOD.encode(), 2, "not UTF-8"),
     ],
 )
-def test_mistake_in_a_recipe_names_file_and_key(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_mistake_in_a_recipe_names_file_and_line(tmp_path: Path, content: str | bytes, line: int, message: str) -> None:
     """Nothing unknown is passed over."""
     with pytest.raises(RootfsError, match=message) as caught:
         _load(tmp_path, content)
 
-    assert tmp_path / "mine.toml" == caught.value.file
-
-
-def test_mistake_of_syntax_names_the_line(tmp_path: Path) -> None:
-    """As the TOML parser found it."""
-    with pytest.raises(RootfsError, match=r"mine.toml:3: ") as caught:
-        _load(tmp_path, 'format = 1\nkind = "host"\ndescription\n')
-
-    assert 3 == caught.value.line
+    assert (tmp_path / "mine.toml", line) == (caught.value.file, caught.value.line)
 
 
 @given(st.one_of(st.binary(), st.text().map(str.encode), st.text().map(lambda text: (GOOD + text).encode())))
 def test_junk_is_an_error_of_the_recipe(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """Whatever is in the file, either it is a recipe or the error says that it is not."""
-    directory = tmp_path_factory.getbasetemp()
+    directory = tmp_path_factory.getbasetemp() / "junk"
+    directory.mkdir(exist_ok=True)
     try:
         recipe = _load(directory, content)
     except RootfsError:
@@ -104,10 +98,10 @@ def test_unknown_name_lists_the_known(name: str) -> None:
         load_recipe(name, KINDS)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/x.toml", "/dev/zero", "/etc/", "x\0.toml", "./x"])
+@pytest.mark.parametrize("path", ["/nowhere/x.toml", "/dev/zero", "/etc/", "/etc/passwd", "x\0.toml", "./x"])
 def test_path_that_is_no_file_is_refused(path: str) -> None:
     """Devices and directories are not read."""
-    with pytest.raises(UsageError, match="there is no recipe file"):
+    with pytest.raises(UsageError, match="there is no recipe "):
         load_recipe(path, KINDS)
 
 

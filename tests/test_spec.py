@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisandbox.errors import UsageError
-from minisandbox.spec import MAX_BYTES, MAX_SECONDS, ExitReason, Limits, Result, Timing, Usage
+from minisandbox.spec import (
+    MAX_BYTES,
+    MAX_OPEN_FILES,
+    MAX_PROCESSES,
+    MAX_SECONDS,
+    ExitReason,
+    Limits,
+    Result,
+    Timing,
+    Usage,
+)
 
 NAMES = Limits.__struct_fields__
 SECONDS = ("wall_time_s", "cpu_time_s")
@@ -22,7 +32,7 @@ def valid(name: str) -> st.SearchStrategy[Any]:
     """Values that a limit can have."""
     if name in FLOATS:
         return st.floats(1e-9, MAX_SECONDS if name in SECONDS else float(MAX_BYTES))
-    return st.integers(1, MAX_BYTES)
+    return st.integers(1, {"processes": MAX_PROCESSES, "open_files": MAX_OPEN_FILES}.get(name, MAX_BYTES))
 
 
 LIMITS = st.fixed_dictionaries({}, optional={name: valid(name) for name in NAMES}).map(lambda fields: Limits(**fields))

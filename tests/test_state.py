@@ -37,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_new_state_directory_has_its_layout_and_modes(tmp_path: Path) -> None:
-    """Layers can be read by all, locks and unfinished work by the owner alone, whatever the umask is."""
+    """Layers, locks and unfinished work are the owner's alone, whatever the umask is."""
     before = os.umask(0o077)
     try:
         StateDir.open(tmp_path / "a" / "state")
@@ -45,7 +45,7 @@ def test_new_state_directory_has_its_layout_and_modes(tmp_path: Path) -> None:
         os.umask(before)
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*") if path.is_dir()}
-    assert {"state": 0o755, "layers": 0o755, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700} == modes
+    assert {"state": 0o755, "layers": 0o700, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700} == modes
 
 
 def test_state_directory_keeps_its_identity(state: StateDir) -> None:
@@ -219,9 +219,11 @@ def test_instance_lives_as_long_as_a_child_shares_its_lock(state: StateDir) -> N
         assert child.stdin is not None
         child.stdin.close()
         child.wait()
+    alive_after = state.is_alive(instance.id)
+    StateDir.open(state.path)
 
-    assert alive_with_child
-    assert not state.is_alive(instance.id)
+    assert (True, False) == (alive_with_child, alive_after)
+    assert [] == os.listdir(state.path / "instances")
 
 
 def test_instance_of_a_killed_process_is_dead_and_removed_at_the_next_open(state: StateDir) -> None:

@@ -1,1 +1,1 @@
-"""The command line: arguments in, output and exit codes out. The only part that prints, reads the environment or exits."""
+"""The command line: the only part that parses arguments, prints, reads the environment or exits."""

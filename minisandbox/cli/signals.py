@@ -25,7 +25,7 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Which signal asked us to end, if one did. `wake_fd` becomes readable then, also for those who must not use trio."""
+    """Which signal asked us to end, if one did. `wake_fd` becomes readable then, for those who do not use trio."""
 
     def __init__(self) -> None:
         self.number: int | None = None

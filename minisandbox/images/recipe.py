@@ -10,7 +10,6 @@ import abc
 import hashlib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from minisandbox.binds import Bind
 from minisandbox.data import data_dir
+from minisandbox.document import read_document
 from minisandbox.errors import RootfsError, UsageError
 from minisandbox.images.layer import field
 
@@ -34,7 +34,6 @@ BASE_ENV = {
 """The environment of every rootfs; what a recipe says in [env] comes on top."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TOML_LINE = re.compile(r"\(at line (\d+),")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +62,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One line for the list."""
     env: dict[str, str] = {}
     """Environment variables of every command, on top of `BASE_ENV`."""
-
-    def __post_init__(self) -> None:
-        for name, value in self.env.items():
-            if not name or "=" in name or "\0" in name + value:
-                raise ValueError(
-                    f"env has {name!r} = {value!r}: a name needs a letter and no '=', neither may hold NUL"
-                )
 
     @abc.abstractmethod
     def plan(self, host_root: Path) -> Plan:
@@ -108,8 +100,8 @@ def load_recipe(name_or_path: str | Path, kinds: Iterable[type[Recipe]]) -> Name
         raise UsageError(
             f"there is no rootfs {text!r}; known: {', '.join(recipe_names())}, or give the path of a .toml"
         )
-    if "\0" in text or not file.is_file():
-        raise UsageError(f"there is no recipe file {str(file)!r}; give a regular file, or one of {recipe_names()}")
+    if file.suffix != ".toml" or not file.is_file():
+        raise UsageError(f"there is no recipe {str(file)!r}; give a regular file *.toml, or one of {recipe_names()}")
     if not _NAME.fullmatch(name):
         raise UsageError(f"cannot name a rootfs after {str(file)!r}; use letters, digits, '.', '_' and '-'")
     return NamedRecipe(name, file, _parse(file, {str(kind.__struct_config__.tag): kind for kind in kinds}))
@@ -138,21 +130,17 @@ def _shipped() -> Path:
 
 
 def _parse(file: Path, kinds: dict[str, type[Recipe]]) -> Recipe:
-    try:
-        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        line = _TOML_LINE.search(str(error))
-        raise RootfsError(str(error), file, int(line[1]) if line else 0) from error
-    except UnicodeDecodeError as error:
-        raise RootfsError(f"the recipe is not UTF-8: {error}", file) from error
-    except OSError as error:
-        raise UsageError(f"cannot read the recipe {file}: {error.strerror}") from error
+    document = read_document(file, RootfsError)
+    content = document.convert(dict[str, Any])
     if content.get("format") != FORMAT:
-        raise RootfsError(f"format is {content.get('format')!r}; this version reads format = {FORMAT}", file)
+        message = f"format is {content.get('format')!r}; this version reads format = {FORMAT}"
+        raise document.error(("format",), message)
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise RootfsError(f"kind is {kind!r}; it must be one of {', '.join(sorted(kinds))}", file)
-    try:
-        return msgspec.convert(content, kinds[kind])
-    except msgspec.ValidationError as error:
-        raise RootfsError(str(error), file) from error
+        raise document.error(("kind",), f"kind is {kind!r}; it must be one of {', '.join(sorted(kinds))}")
+    recipe = document.convert(kinds[kind])
+    for name, value in recipe.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            message = f"env has {name!r} = {value!r}: a name needs a letter and no '=', neither may hold NUL"
+            raise document.error(("env", name), message)
+    return recipe

@@ -38,7 +38,9 @@ FORMAT = 1
 DEFAULT_PATH = Path("/var/lib/minisandbox")
 """Where root keeps its state."""
 
-_MODES = {"layers": 0o755, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700}
+# Layers may hold setuid programs that a workload made, with root as owner: no user of the host may reach one by path.
+# Inside a sandbox every user reads them all the same: the path to a layer is walked once, by root, when it is mounted.
+_MODES = {"layers": 0o700, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700}
 _ID = re.compile(r"[0-9a-f]{8}")
 _INSTANCE = re.compile(r"[0-9a-f]{16}")
 _FORMAT_MAX_BYTES = 4096

@@ -65,7 +65,10 @@ class CgroupTree:
                 enable_below(layout.unified, planned[layout.unified])
             for own, controllers in planned.items():
                 made.append(_make_root(layout, own / name, controllers))
-                made[-1].lock()
+                if not made[-1].lock():
+                    raise CgroupError(
+                        f"control group {own / name} is being removed by somebody else; choose a new name"
+                    )
             tree = cls(layout, instance, _hierarchies(made))
             tree._open(warden_gid)
         except BaseException:
@@ -101,26 +104,33 @@ class CgroupTree:
 
         Blocks until the processes are gone, at most `deadline_s` seconds. Harmless when called twice.
         """
-        for fd in (self.inits_fd, *self.inits_tasks_fds):
-            if fd >= 0:
-                os.close(fd)
-        self.inits_fd, self.inits_tasks_fds = -1, ()
+        self._close_fds()
         left = _clear(self._trees.all, time.monotonic() + deadline_s)
         _leave(self._layout)
         return left
 
     def _open(self, warden_gid: int | None) -> None:
         unified, memory = self._trees.unified, self._trees.memory
-        if unified is not None:
-            unified.enable(".", unified.controllers)
-            if warden_gid is not None:
-                unified.give("cgroup.procs", gid=warden_gid)
-                os.chmod("cgroup.procs", 0o664, dir_fd=unified.fd)
-            unified.make("inits")
-            self.inits_fd = unified.open("inits", os.O_PATH | os.O_DIRECTORY)
-        if memory is not None and memory is not unified:
-            memory.make("inits")
-            self.inits_tasks_fds = (memory.open("inits/tasks", os.O_WRONLY),)
+        try:
+            if unified is not None:
+                unified.enable(".", unified.controllers)
+                if warden_gid is not None:
+                    unified.give("cgroup.procs", gid=warden_gid)
+                    os.chmod("cgroup.procs", 0o664, dir_fd=unified.fd)
+                unified.make("inits")
+                self.inits_fd = unified.open("inits", os.O_PATH | os.O_DIRECTORY)
+            if memory is not None and memory is not unified:
+                memory.make("inits")
+                self.inits_tasks_fds = (memory.open("inits/tasks", os.O_WRONLY),)
+        except CgroupError:
+            self._close_fds()
+            raise
+
+    def _close_fds(self) -> None:
+        for fd in (self.inits_fd, *self.inits_tasks_fds):
+            if fd >= 0:
+                os.close(fd)
+        self.inits_fd, self.inits_tasks_fds = -1, ()
 
 
 def _checked(instance: str) -> str:
@@ -198,7 +208,9 @@ def _clear(trees: Sequence[Hierarchy], deadline: float) -> list[str]:
 def _clear_one(tree: Hierarchy, deadline: float) -> list[str]:
     stays = tree.remove_all()
     if stays:
-        tree.kill_and_wait(".", deadline)
+        # What fails here is seen by what stays.
+        with contextlib.suppress(CgroupError):
+            tree.kill_and_wait(".", deadline)
         stays = tree.remove_all()
     return stays
 

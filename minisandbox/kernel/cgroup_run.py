@@ -133,7 +133,10 @@ class RunCgroup:
         return self._trees.pids.read_int(f"{self.name}/pids.peak") if self._trees.pids else None
 
     def processes_refused(self) -> int:
-        """Return how many processes and threads were refused, for the limit of the command or that of its slot."""
+        """Return how many processes and threads were refused, for the limit of the command or that of its slot.
+
+        On v2 from Linux 6.10, what the slot's limit refuses is counted by each of its commands that are open then.
+        """
         if self._trees.pids is None:
             return 0
         if self._refused_at_kill is not None:

@@ -142,14 +142,15 @@ class SlotCgroup:
     def kill(self) -> None:
         """Kill every process of the slot, frozen or stopped or not. On v2 this does not wait for their end."""
         self._trees.members.kill(self.name)
+        # A leaf remembers the kill: what a process from elsewhere clones into it dies at birth (cgroup_post_fork).
+        self._remove_spare()
         if self._trees.members is not self._trees.unified:
             # Without cgroup.kill, pids.max was set to 0 meanwhile.
             self._limit_processes(self._processes)
 
     def remove(self) -> bool:
         """Remove the groups and return True, or False while a process or the leaf of a command is in them."""
-        if self._spare is not None and self._spare.remove():
-            self._spare = None
+        self._remove_spare()
         self.end_memory_peak()
         self._groups = [tree for tree in self._groups if not tree.remove(self.name)]
         return not self._groups
@@ -170,6 +171,10 @@ class SlotCgroup:
     def _make_leaf(self) -> RunCgroup:
         self._runs += 1
         return RunCgroup(self._trees, f"{self.name}/r{self._runs}", self._refused)
+
+    def _remove_spare(self) -> None:
+        if self._spare is not None and self._spare.remove():
+            self._spare = None
 
     def _joined(self, leaf: str) -> Iterator[tuple[HierarchyV1, str]]:
         """Yield the v1 groups that a process of a command joins: its leaf where there is one, else the slot."""

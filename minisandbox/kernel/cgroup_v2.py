@@ -19,6 +19,12 @@ from minisandbox.kernel.cgroup_charge import Charge, cpu_quota_us, field, stat_l
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy, Memory
 from minisandbox.kernel.cgroup_layout import SUPERVISOR_LEAF
 
+ADVICE = (
+    "start it with `systemd-run --user --scope -p Delegate=yes COMMAND` (as root without --user), "
+    "or give as cgroup parent a delegated group that holds no process"
+)
+"""What to do where control groups are not ours to change."""
+
 
 class HierarchyV2(Hierarchy):
     """The unified hierarchy."""
@@ -162,22 +168,17 @@ def enable_below(own: Path, controllers: frozenset[str]) -> None:
         raise HostError(f"cannot enable {_named(controllers)} below {own}: {error.strerror}; {ADVICE}") from error
 
 
-ADVICE = (
-    "start it with `systemd-run --user --scope -p Delegate=yes COMMAND` (as root without --user), "
-    "or give as cgroup parent a delegated group that holds no process"
-)
-"""What to do where control groups are not ours to change."""
-
-
 def leave_supervisor_leaf(own: Path) -> None:
     """Undo `enable_below`: take the controllers back and move what is in the leaf to our own group.
 
-    Nothing is changed while another instance lives in our own group, or when the kernel refuses.
+    Nothing is changed when we are not in that leaf, while an instance lives beside it, or when the kernel refuses.
     """
     leaf = own / SUPERVISOR_LEAF
-    if not leaf.is_dir() or any(path != leaf for path in own.glob("minisandbox-*")):
+    if any(path != leaf for path in own.glob("minisandbox-*")):
         return
     with contextlib.suppress(OSError):
+        if str(os.getpid()) not in (leaf / "cgroup.procs").read_text().split():
+            return
         given = (own / "cgroup.subtree_control").read_text().split()
         (own / "cgroup.subtree_control").write_text(" ".join(f"-{name}" for name in given))
         for pid in (leaf / "cgroup.procs").read_text().split():

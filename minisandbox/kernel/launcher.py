@@ -62,7 +62,7 @@ class Launcher:
         self._reactor = reactor
         self._waiting: dict[tuple[RecordKind, int], trio.Event] = {}
         self._answers: dict[tuple[RecordKind, int], Record] = {}
-        self._broken: BrokenError | None = None
+        self._broken: BrokenError | StartError | None = None
         self.on_broken: Callable[[], None] = lambda: None
         reactor.register(channel.fd, self._on_readable)
 
@@ -80,6 +80,10 @@ class Launcher:
 
     def _take(self, record: Record) -> None:
         kind = RecordKind(record.kind)
+        if kind is RecordKind.FAILED and (RecordKind.HELLO, 0) in self._waiting:
+            stage = stage_name(record.stage)
+            self._break(StartError("cannot set the launcher up", stage, record.error, record.item))
+            return
         key = (RecordKind.SLOT if kind is RecordKind.FAILED else kind, record.id)
         event = self._waiting.pop(key, None)
         if event is not None:
@@ -88,7 +92,7 @@ class Launcher:
         elif kind is RecordKind.FAILED:  # of a request that nobody waits for: the launcher and we disagree
             self._break(BrokenError(f"the launcher refused a request at step {stage_name(record.stage)}"))
 
-    def _break(self, error: BrokenError) -> None:
+    def _break(self, error: BrokenError | StartError) -> None:
         self._broken = error
         if not self._channel.closed:
             self._reactor.unregister(self._channel.fd)
@@ -144,17 +148,17 @@ class Launcher:
         if record.kind == RecordKind.FAILED:
             raise StartError("cannot make namespaces for a sandbox", stage_name(record.stage), record.error)
 
-    async def end(self, number: int, deadline_s: float = STEP_DEADLINE_S) -> None:
-        """Kill the sandbox in a slot and wait until all its processes are dead.
+    async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
+        """Kill a sandbox, by its slot and its own number, and wait until all its processes are dead.
 
         Raises DeadlineError when that takes longer, and returns at once when the launcher is gone: so are they then.
         """
-        gone = self.expect(RecordKind.GONE, number)
-        with contextlib.suppress(BrokenError):
-            await self.send(Request("end").option("slot", number))
-            with _deadline(f"the processes of the sandbox in slot {number} to end", deadline_s):
+        gone = self.expect(RecordKind.GONE, sandbox)
+        with contextlib.suppress(BrokenError, StartError):
+            await self.send(Request("end").option("slot", slot).option("id", sandbox))
+            with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
                 await gone.wait()
-            self.answer(RecordKind.GONE, number)
+            self.answer(RecordKind.GONE, sandbox)
 
     async def aclose(self) -> None:
         """End the launcher and every sandbox it still serves; kill it when it does not end by itself."""

@@ -1,7 +1,8 @@
 """One epoll instance for all descriptors of a supervisor: sockets of inits, pipes of commands, events of cgroups.
 
-trio waits for one descriptor (epoll's own); what is ready is handled by plain callbacks in one go. A task per descriptor
-would cost ten times as much, and ten thousand of them memory. Callbacks must be short, must not raise and must not block.
+trio waits for one descriptor (epoll's own); what is ready is handled by plain callbacks in one go. A task per
+descriptor would cost ten times as much, and ten thousand of them memory. Callbacks must be short, must not raise and
+must not block.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ static void join_cgroups(const struct request *req, const struct reporter *to)
 			fail(to, STAGE_COMMAND_CGROUP, (int)i, errno);
 }
 
+/* Each source has a higher number than its target and the next targets, so none is overwritten before its turn. */
 static void take_stdio(const struct request *req, const struct reporter *to)
 {
 	for (uint32_t i = 0; i < req->stdio.count; i++)
@@ -154,8 +155,9 @@ _Noreturn void command_child(const struct sandbox *sandbox, const struct request
 	(void)setsid(); /* a new process cannot lead a group already: this cannot fail */
 	set_rlimits(req, &to);
 	take_user(sandbox, req, &to);
-	/* everything above stderr closes at exec: a descriptor that stays open is a way out (CVE-2024-21626) */
-	if (sys_close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
+	/* everything above its streams closes at exec: a descriptor that stays open is a way out (CVE-2024-21626) */
+	unsigned int first = req->stdio.count > STDERR_FILENO ? req->stdio.count : STDERR_FILENO + 1;
+	if (sys_close_range(first, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
 		fail(&to, STAGE_COMMAND_STDIO, -1, errno);
 	(void)umask(req->verb == VERB_PUT ? 0 : 022);
 	if (req->verb == VERB_GET)

@@ -92,8 +92,9 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 	}
 	/* The child shares our memory until it execs: half the cost of a copy. It is not dumpable and its memory is of the
 	 * host's user namespace, so the sandbox cannot look into it; the out-of-memory killer leaves it alone (in_vfork in
-	 * mm/oom_kill.c), so it does not take us with it. */
-	long pid = sys_clone3_vfork(&args);
+	 * mm/oom_kill.c), so it does not take us with it. A transfer never execs, and what it writes is charged to the owner
+	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. */
+	long pid = req->verb == VERB_RUN ? sys_clone3_vfork(&args) : sys_clone3_plain(&args);
 	if (pid == 0)
 		command_child(init->sandbox, req);
 	if (pid < 0)
@@ -107,7 +108,7 @@ static void signal_command(struct init *init, const struct request *req)
 {
 	for (size_t i = 0; i < RUNS_MAX; i++)
 		if (init->runs[i].pid && init->runs[i].id == req->id)
-			(void)kill(init->runs[i].pid, (int)req->signal);
+			(void)kill(req->signal_group ? -init->runs[i].pid : init->runs[i].pid, (int)req->signal);
 }
 
 static void serve_request(struct init *init)

@@ -2,6 +2,7 @@
 #ifndef MINISANDBOX_KERNEL_H
 #define MINISANDBOX_KERNEL_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/mount.h>
@@ -41,6 +42,13 @@ static inline int sys_openat2(int fd, const char *path, struct open_how *how)
 static inline int sys_clone3(struct clone_args *args)
 {
 	return (int)syscall(SYS_clone3, args, sizeof *args);
+}
+
+/* clone3 as fork(2) does it; like sys_clone3_vfork it returns -errno. */
+static inline long sys_clone3_plain(struct clone_args *args)
+{
+	long result = syscall(SYS_clone3, args, sizeof *args);
+	return result < 0 ? -errno : result;
 }
 
 /* clone3 as vfork(2) does it: the child borrows the parent's memory and stack, and the parent waits until it execs or

@@ -90,11 +90,11 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 	}
 }
 
-/* Failures go to the control socket, where the supervisor waits for READY; GONE follows in every case. */
+/* Failures go to the control socket, where the supervisor waits for READY. */
 static void serve_start(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
-	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->slot };
+	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	enum stage stage = STAGE_REQUEST;
 	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : 0;
 	if (!error && slot->net_ns_fd < 0)
@@ -104,18 +104,22 @@ static void serve_start(struct launcher *launcher, const struct request *req)
 		                                              .id = to.id, .error = error, .item = -1 }, -1);
 	} else {
 		pid_t pid = start_sandbox(&launcher->host, slot, req, &to);
-		slot->pid = pid > 0 ? pid : 0;
+		if (pid > 0) {
+			slot->pid = pid;
+			slot->id = (uint32_t)req->id;
+		}
 	}
-	if (!slot->pid)
-		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->slot, .error = ECANCELED });
 }
 
-/* Killing init kills its pid namespace. The pid cannot be another's: only we reap it. */
+/* Killing init kills its pid namespace. The pid cannot be another's: only we reap it. What is gone already, or never
+ * started, is gone: whoever asks gets an answer. */
 static void serve_end(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
-	if (slot->pid)
+	if (slot->pid && slot->id == req->id)
 		(void)kill(slot->pid, SIGKILL);
+	else
+		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->id });
 }
 
 static void dispatch(struct launcher *launcher, struct request *req)
@@ -172,7 +176,7 @@ static void reap(struct launcher *launcher)
 			slot->pid = 0;
 			if (!slot_network_is_clean(&launcher->host, slot))
 				close_fd(&slot->net_ns_fd);
-			report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)i, .value = status });
+			report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
 			break;
 		}
 }

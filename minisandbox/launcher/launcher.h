@@ -23,7 +23,7 @@ struct text_list {
 
 struct request {
 	enum verb verb;
-	uint64_t id;   /* run */
+	uint64_t id;   /* of a command, or of a sandbox; never used twice */
 	uint64_t slot; /* number in the launcher's table */
 	/* configure */
 	struct fd_list inits_cgroup; /* v2 directory of all inits; at most one */
@@ -43,7 +43,7 @@ struct request {
 	uint64_t lifetime_ms; /* 0: none */
 	bool host_network, pid_proc, terminal, trace;
 	/* run, get, put */
-	struct fd_list stdio; /* stdin, stdout, stderr */
+	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	struct fd_list cgroup;
 	struct fd_list tasks;
 	struct text_list rlimits; /* "nofile:1024" */
@@ -52,6 +52,7 @@ struct request {
 	char *path; /* get, put: the file */
 	uint64_t uid, gid, capabilities, mode;
 	uint64_t signal;
+	bool signal_group;
 	bool new_terminal; /* stdin is a terminal to be made the controlling one */
 	char **env;        /* NULL-terminated */
 	char **argv;       /* NULL-terminated */
@@ -124,7 +125,8 @@ struct slot {
 	int user_ns_fd;
 	int net_ns_fd;
 	uint32_t uid_base;
-	pid_t pid; /* init of the sandbox in it, 0 if free */
+	pid_t pid;   /* init of the sandbox in it, 0 if free */
+	uint32_t id; /* of that sandbox */
 };
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);

@@ -21,6 +21,7 @@ enum {
 	FILTERS_MAX = 8,
 	TASKS_MAX = 4,
 	RLIMITS_MAX = 16,
+	STDIO_MAX = 8,
 	RUNS_MAX = 256, /* commands of one sandbox at once */
 	SLOT_IDS = 65536,
 	WARDEN_ID = SLOT_IDS - 1, /* last host id of a slot: the user of its init, not mapped inside */
@@ -31,11 +32,11 @@ enum {
  *   SLOT     id: slot, made
  *   STAGE    stage done at time_ns (only when traced)
  *   READY    the sandbox can serve
- *   FAILED   id: slot or run; stage, error (errno), item (index of the mount, layer, limit concerned, or -1)
+ *   FAILED   id: slot, sandbox or run; stage, error (errno), item (index of the mount, layer, limit concerned, or -1)
  *   EXIT     id: run; value: wait status as of waitpid(2); time_ns: when it was reaped
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
  *   OPENED   id: run; value: size in bytes; the descriptor beside it
- *   GONE     id: slot; value: wait status of its init; every process of the sandbox is dead
+ *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
 #define RECORD_KINDS(X) \
 	X(HELLO) X(SLOT) X(STAGE) X(READY) X(FAILED) X(EXIT) X(DISK) X(OPENED) X(GONE)

@@ -114,20 +114,21 @@ static void join_inits(const struct host *host, const struct reporter *to)
 	stage_done(to, STAGE_CGROUP);
 }
 
-/* Close everything but what init needs, which is moved out of the way first. */
+/* Close everything but what init needs. That goes to the last numbers of the smallest descriptor table (64), so that
+ * the descriptors of a request get numbers from 3 on, in order, and never those that a command's streams will have. */
 static void keep_only(struct sandbox *sandbox, const struct reporter *to)
 {
-	enum { CONTROL = 3, USER_NS = 4, DISK = 5, FIRST_TO_CLOSE = 6 };
-	int *const kept[] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd };
-	int high[3];
-	for (int i = 0; i < 3; i++)
-		high[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, FIRST_TO_CLOSE);
-	for (int i = 0; i < 3; i++)
-		if (high[i] < 0 || dup3(high[i], CONTROL + i, O_CLOEXEC) < 0)
+	enum { FIRST_KEPT = 61, KEPT = 3 };
+	int *const kept[KEPT] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd };
+	int high[KEPT];
+	for (int i = 0; i < KEPT; i++)
+		high[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, FIRST_KEPT + KEPT);
+	for (int i = 0; i < KEPT; i++)
+		if (high[i] < 0 || dup3(high[i], FIRST_KEPT + i, O_CLOEXEC) < 0)
 			fail(to, STAGE_WARDEN, i, errno);
-	for (int i = 0; i < 3; i++)
-		*kept[i] = CONTROL + i;
-	if (sys_close_range(FIRST_TO_CLOSE, ~0u, 0) < 0)
+	for (int i = 0; i < KEPT; i++)
+		*kept[i] = FIRST_KEPT + i;
+	if (sys_close_range(STDERR_FILENO + 1, FIRST_KEPT - 1, 0) < 0 || sys_close_range(FIRST_KEPT + KEPT, ~0u, 0) < 0)
 		_exit(127);
 	/* descriptors that requests bring must never land on a command's stdin, stdout or stderr */
 	int null = open("/dev/null", O_RDWR);
@@ -140,7 +141,7 @@ static void keep_only(struct sandbox *sandbox, const struct reporter *to)
 static _Noreturn void child_start(const struct host *host, const struct slot *slot, const struct request *req,
                                   const struct trees *trees)
 {
-	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->slot, .trace = req->trace };
+	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id, .trace = req->trace };
 	struct sandbox sandbox = { .control_fd = req->control.fd[0], .user_ns_fd = slot->user_ns_fd };
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NAME, "init");

@@ -25,7 +25,8 @@ struct option {
 #define AT(field) offsetof(struct request, field)
 
 static const struct option OPTIONS[] = {
-	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL), AT(id), UINT32_MAX, "number of the command, said in its reports" },
+	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END), AT(id), UINT32_MAX,
+	  "number of the command or sandbox, said in its reports" },
 	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END), AT(slot), 1u << 20, "number of the slot" },
 	{ "inits-cgroup", KIND_FD, BIT(CONFIGURE), AT(inits_cgroup), 1, "cgroup v2 directory of all inits" },
 	{ "inits-tasks", KIND_FDS, BIT(CONFIGURE), AT(inits_tasks), TASKS_MAX, "cgroup v1 tasks file of all inits" },
@@ -43,11 +44,11 @@ static const struct option OPTIONS[] = {
 	{ "pid-proc", KIND_FLAG, BIT(START), AT(pid_proc), 0, "mount /proc with processes only" },
 	{ "terminal", KIND_FLAG, BIT(START) | BIT(GET), AT(terminal), 0, "a devpts of its own; the master of a new terminal" },
 	{ "trace", KIND_FLAG, BIT(START), AT(trace), 0, "report when each stage is done" },
-	{ "stdio", KIND_FDS, COMMANDS, AT(stdio), 3, "stdin, stdout, stderr, in this order" },
+	{ "stdio", KIND_FDS, COMMANDS, AT(stdio), STDIO_MAX, "descriptor 0, 1, 2 and so on of the command" },
 	{ "cgroup", KIND_FD, COMMANDS, AT(cgroup), 1, "cgroup v2 directory to be cloned into" },
 	{ "tasks", KIND_FDS, COMMANDS, AT(tasks), TASKS_MAX, "cgroup v1 tasks file to be written to" },
 	{ "rlimit", KIND_TEXTS, COMMANDS, AT(rlimits), RLIMITS_MAX, "NAME:VALUE, as in nofile:1024" },
-	{ "group", KIND_TEXTS, COMMANDS, AT(groups), BINDS_MAX, "a supplementary group" },
+	{ "member", KIND_TEXTS, COMMANDS, AT(groups), BINDS_MAX, "a supplementary group" },
 	{ "cwd", KIND_TEXT, BIT(RUN), AT(cwd), 4095, "working directory" },
 	{ "path", KIND_TEXT, BIT(GET) | BIT(PUT), AT(path), 4095, "the file inside" },
 	{ "uid", KIND_NUMBER, COMMANDS, AT(uid), WARDEN_ID - 1, "user inside" },
@@ -55,6 +56,7 @@ static const struct option OPTIONS[] = {
 	{ "capabilities", KIND_NUMBER, COMMANDS, AT(capabilities), (1ull << 63) - 1, "mask of those that root keeps" },
 	{ "mode", KIND_NUMBER, BIT(PUT), AT(mode), 0777, "permission bits of a new file" },
 	{ "signal", KIND_NUMBER, BIT(SIGNAL), AT(signal), 64, "signal to be sent to the command" },
+	{ "group", KIND_FLAG, BIT(SIGNAL), AT(signal_group), 0, "to its whole process group" },
 	{ "new-terminal", KIND_FLAG, BIT(RUN), AT(new_terminal), 0, "stdin is a terminal: make it the controlling one" },
 	{ "env", KIND_ENV, BIT(RUN), 0, 1u << 20, "NAME=VALUE" },
 };
@@ -218,7 +220,7 @@ static int check_complete(const struct request *req)
 	case VERB_START:
 		return req->control.count == 1 && req->layers.count >= 1 && req->hostname ? 0 : EINVAL;
 	case VERB_RUN:
-		return req->stdio.count == 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
+		return req->stdio.count >= 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
 	case VERB_GET:
 		return req->path || req->terminal ? 0 : EINVAL;
 	case VERB_PUT:

@@ -77,28 +77,28 @@ def make_result(
     outcome, stdout, stderr = command.outcome, command.stdout, command.stderr
     if outcome.failure is not None:
         raise failure_error(outcome.failure, spec)
-    if outcome.wait_status is None or stdout is None or stderr is None:
+    if outcome.wait_status is None:
         raise ProtocolError("a command ended without a status")
-    watcher_error = stdout.error or stderr.error
-    if watcher_error is not None:
-        raise watcher_error
+    for stream in (stdout, stderr):
+        if stream is not None and stream.error is not None:
+            raise stream.error
     code, signal = exit_of(outcome.wait_status)
     return Result(
         exit_reason=decide_reason(outcome.wait_status, command.stopped_for, counters, spec.limits),
         exit_code=code,
         signal=signal,
-        stdout=stdout.kept(),
-        stderr=stderr.kept(),
-        stdout_truncated=stdout.truncated,
-        stderr_truncated=stderr.truncated,
+        stdout=stdout.kept() if stdout else b"",
+        stderr=stderr.kept() if stderr else b"",
+        stdout_truncated=stdout is not None and stdout.truncated,
+        stderr_truncated=stderr is not None and stderr.truncated,
         usage=Usage(
             wall_time_s=(outcome.ended_ns - started_ns) * _NS,
             cpu_time_s=counters.cpu_time_s,
             memory_peak_bytes=counters.memory_peak_bytes,
             memory_held_bytes=counters.memory_held_bytes,
             processes_peak=counters.processes_peak,
-            stdout_bytes=stdout.total_bytes,
-            stderr_bytes=stderr.total_bytes,
+            stdout_bytes=stdout.total_bytes if stdout else 0,
+            stderr_bytes=stderr.total_bytes if stderr else 0,
             disk_bytes=counters.disk_bytes,
             disk_inodes=counters.disk_inodes,
         ),

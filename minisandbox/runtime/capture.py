@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import trio
+
 from minisandbox.kernel.reactor import WRITABLE, Reactor
 
 _CHUNK_BYTES = 65536
@@ -18,7 +20,8 @@ _READS_AT_ONCE = 16
 class Capture:
     """Reads one stream to its end, keeps the first and the last half of `kept_bytes`, and counts all.
 
-    `on_data` sees each chunk as it comes; `on_change` is called at the end of the stream and when `limit_bytes` is passed.
+    `on_data` sees each chunk as it comes, and may return an event until which nothing more is read; `on_change` is
+    called at the end of the stream and when `limit_bytes` is passed.
     """
 
     def __init__(
@@ -33,12 +36,14 @@ class Capture:
     ) -> None:
         self._reactor = reactor
         self._fd = fd
-        self._half = max(1, kept_bytes // 2)
+        self._head_bytes = (kept_bytes + 1) // 2
+        self._tail_bytes = kept_bytes - self._head_bytes
         self._limit = limit_bytes
         self._on_data = on_data
         self._on_change = on_change
         self._head = bytearray()
         self._tail = bytearray()
+        self._paused = False
         self.total_bytes = 0
         self.error: Exception | None = None
         """What `on_data` raised; it is not called again then."""
@@ -58,12 +63,12 @@ class Capture:
     @property
     def truncated(self) -> bool:
         """True when `kept` is not all."""
-        return self.total_bytes > 2 * self._half
+        return self.total_bytes > self._head_bytes + self._tail_bytes
 
     def drain(self) -> None:
         """Read what is there."""
         for _ in range(_READS_AT_ONCE):
-            if self._fd < 0:
+            if self._fd < 0 or self._paused:
                 return
             try:
                 data = os.read(self._fd, _CHUNK_BYTES)
@@ -81,26 +86,40 @@ class Capture:
         self.total_bytes += len(data)
         if self._on_data is not None:
             self._show(self._on_data, data)
-        room = self._half - len(self._head)
+        room = self._head_bytes - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 2 * self._half:
-            del self._tail[: -self._half]
+        if len(self._tail) > 2 * self._tail_bytes + _CHUNK_BYTES:
+            del self._tail[: len(self._tail) - self._tail_bytes]
         if self.over_limit:
             self._on_change()
 
     def _show(self, on_data: Callable[[bytes], object], data: bytes) -> None:
         try:
-            on_data(data)
-        except Exception as error:  # the caller's own code: whatever it raises is handed to the caller by `run`
+            answer = on_data(data)
+            if isinstance(answer, trio.Event):
+                self._pause(answer)
+        except Exception as error:  # noqa: BLE001 - the caller's own code: `run` hands to the caller what it raises
             self.error, self._on_data = error, None
             self._on_change()
 
+    def _pause(self, until: trio.Event) -> None:
+        self._reactor.unregister(self._fd)
+        self._paused = True
+
+        async def resume() -> None:
+            await until.wait()
+            self._paused = False
+            if self._fd >= 0:
+                self._reactor.register(self._fd, self.drain)
+
+        trio.lowlevel.spawn_system_task(resume)
+
     def kept(self) -> bytes:
-        """Return all that was written, or its beginning and its end with a line between that says how much is missing."""
-        tail = self._tail[-self._half :]
+        """Return all that was written, or its beginning and end with a line between that says how much is missing."""
+        tail = self._tail[max(0, len(self._tail) - self._tail_bytes) :]
         missing = self.total_bytes - len(self._head) - len(tail)
         if missing <= 0:
             return bytes(self._head + tail)

@@ -14,6 +14,7 @@ import trio
 
 from minisandbox.errors import (
     BrokenError,
+    ClosedError,
     CommandNotExecutableError,
     CommandNotFoundError,
     SandboxError,
@@ -27,12 +28,6 @@ from minisandbox.spec import ExitReason, Limits
 if TYPE_CHECKING:
     from minisandbox.kernel.cgroup import RunCgroup
     from minisandbox.kernel.reactor import Reactor
-
-ARGUMENTS_MAX_BYTES = 2 << 20
-"""execve(2): a quarter of the stack limit, which is 8 MiB by default, for arguments, variables and their pointers."""
-
-ARGUMENT_MAX_BYTES = 131071
-"""MAX_ARG_STRLEN (execve(2)), 32 pages less the final NUL: the longest single argument or variable."""
 
 OnData = Callable[[bytes], object]
 
@@ -77,7 +72,7 @@ class Command:
         self.outcome = Outcome()
         self.asked = False
         """Whether init was asked for it, and will report its end."""
-        self.broken: BrokenError | None = None
+        self.broken: BrokenError | ClosedError | None = None
         self.stopped_for: ExitReason | None = None
         self.stdout: Capture | None = None
         self.stderr: Capture | None = None
@@ -98,7 +93,7 @@ class Command:
             outcome.wait_status, outcome.ended_ns = record.value, record.time_ns
             self._end()
 
-    def break_(self, error: BrokenError) -> None:
+    def break_(self, error: BrokenError | ClosedError) -> None:
         """The sandbox is gone, and this command with it."""
         self.broken = error
         self._end()
@@ -143,48 +138,54 @@ class Command:
 class Pipes:
     """The ends of a command's standard streams that are passed to init, to be closed once they were sent."""
 
-    theirs: list[int] = field(default_factory=list)
-    borrowed: list[int] = field(default_factory=list)
+    stdio: list[int] = field(default_factory=list)
+    """Descriptors for init: stdin, stdout, stderr."""
+    owned: list[int] = field(default_factory=list)
+
+    def add(self, fd: int) -> None:
+        """Take the next stream, to be closed by `close`.
+
+        Programs may open it again by name (/dev/stderr) as users that do not own the pipe. Nobody else can reach it.
+        """
+        os.fchmod(fd, 0o666)
+        self.stdio.append(fd)
+        self.owned.append(fd)
 
     def close(self) -> None:
         """Close what is not borrowed."""
-        for fd in self.theirs:
-            os.close(fd)
-        self.theirs.clear()
+        while self.owned:
+            os.close(self.owned.pop())
 
 
 def open_streams(command: Command, spec: CommandSpec, reactor: Reactor, null_fd: int) -> Pipes:
-    """Make the pipes of a command and start to serve our ends. Returns the ends for init: stdin, stdout, stderr."""
+    """Make the pipes of a command and start to serve our ends. Returns the ends for init."""
     pipes = Pipes()
+    limits = spec.limits
     if spec.stdin:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        pipes.theirs.append(read_fd)
+        pipes.add(read_fd)
         command.feed = Feed(reactor, write_fd, spec.stdin)
-        stdin_fd = read_fd
     else:
-        stdin_fd = null_fd
-    limits = spec.limits
-    read_fd, stdout_fd = os.pipe2(os.O_CLOEXEC)
-    pipes.theirs.append(stdout_fd)
-    command.stdout = Capture(
-        reactor,
-        read_fd,
-        kept_bytes=limits.output_kept_bytes,
-        limit_bytes=limits.stdout_bytes,
-        on_data=spec.on_stdout,
-        on_change=command.on_stream,
-    )
-    read_fd, stderr_fd = os.pipe2(os.O_CLOEXEC)
-    pipes.theirs.append(stderr_fd)
-    command.stderr = Capture(
-        reactor,
-        read_fd,
-        kept_bytes=limits.output_kept_bytes,
-        limit_bytes=limits.stderr_bytes,
-        on_data=spec.on_stderr,
-        on_change=command.on_stream,
-    )
-    pipes.borrowed = [stdin_fd, stdout_fd, stderr_fd]
+        pipes.stdio.append(null_fd)
+
+    def capture(limit_bytes: int | None, on_data: OnData | None) -> Capture:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        pipes.add(write_fd)
+        return Capture(
+            reactor,
+            read_fd,
+            kept_bytes=limits.output_kept_bytes,
+            limit_bytes=limit_bytes,
+            on_data=on_data,
+            on_change=command.on_stream,
+        )
+
+    try:
+        command.stdout = capture(limits.stdout_bytes, spec.on_stdout)
+        command.stderr = capture(limits.stderr_bytes, spec.on_stderr)
+    except OSError:
+        pipes.close()
+        raise
     return pipes
 
 
@@ -215,24 +216,6 @@ def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Re
         words.append(f"--rlimit=cpu:{int(spec.limits.cpu_time_s) + 2}")
     words.extend(spec.env)
     return request.command(spec.argv)
-
-
-def check_arguments(argv: Sequence[str], env: Sequence[str]) -> None:
-    """Raise UsageError, with what to do, when the kernel would refuse these arguments and variables."""
-    total = 0
-    for word in (*argv, *env):
-        size = len(os.fsencode(word))
-        total += size + 9  # its NUL and its pointer
-        if size > ARGUMENT_MAX_BYTES:
-            raise UsageError(
-                f"an argument or variable of {size} bytes is longer than the {ARGUMENT_MAX_BYTES} that Linux takes;"
-                " put it into a file or stdin"
-            )
-    if total > ARGUMENTS_MAX_BYTES:
-        raise UsageError(
-            f"arguments and variables take {total} bytes, more than the {ARGUMENTS_MAX_BYTES} that Linux takes;"
-            " put large data into a file or stdin"
-        )
 
 
 def failure_error(record: Record, spec: CommandSpec) -> SandboxError:

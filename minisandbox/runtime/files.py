@@ -17,6 +17,7 @@ from minisandbox.kernel.protocol import WARDEN_ID, Record, Stage
 from minisandbox.runtime.capture import Feed
 from minisandbox.runtime.command import Command, common_request
 from minisandbox.runtime.supervision import supervise
+from minisandbox.runtime.text import check_path
 from minisandbox.spec import ExitReason, Limits
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ _CHUNK_BYTES = 1 << 20
 _PASSWD_MAX_BYTES = 1 << 20
 _TRANSFER_LIMITS = Limits(wall_time_s=600.0)
 
+_ROOT_CAPABILITIES = 1 << 1 | 1 << 2 | 1 << 3
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER, towards the sandbox's own files (capabilities(7))."""
+
 _ADVICE = {
     (Stage.FILE_TYPE, errno.EINVAL): "only regular files can be transferred",
+    (Stage.FILE_OPEN, errno.ENXIO): "only regular files can be transferred",
+    (Stage.FILE_OPEN, errno.EROFS): "that part of the sandbox is read-only",
     (Stage.FILE_TYPE, errno.EISDIR): "it is a directory",
     (Stage.FILE_OPEN, errno.ELOOP): "it is a link; name its target",
     (Stage.FILE_WRITE, errno.ENOSPC): "the sandbox's disk limit is reached",
@@ -37,6 +43,8 @@ _ADVICE = {
 
 async def read_file(sandbox: Sandbox, path: str, max_bytes: int) -> bytes:
     """Return the content of a regular file. Raises FileTransferError when it is none, or larger than `max_bytes`."""
+    if max_bytes < 0:
+        raise UsageError(f"max_bytes is {max_bytes}, it cannot be negative")
     command = await _transfer(sandbox, "read", path, "get", None)
     fd = command.outcome.opened_fd
     try:
@@ -55,6 +63,8 @@ async def read_file(sandbox: Sandbox, path: str, max_bytes: int) -> bytes:
 
 async def write_file(sandbox: Sandbox, path: str, data: bytes, mode: int, user: str | int) -> None:
     """Make or replace a regular file. Raises FileTransferError unless all of it was written."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UsageError(f"the content of a file is bytes, not {type(data).__name__}; encode text first")
     if not 0 <= mode <= 0o777:
         raise UsageError(f"mode {mode:#o} is not one of permission bits; give 0 to 0o777")
     await _transfer(sandbox, "write", path, "put", data, mode=mode, user=user)
@@ -63,8 +73,7 @@ async def write_file(sandbox: Sandbox, path: str, data: bytes, mode: int, user: 
 async def _transfer(
     sandbox: Sandbox, tried: str, path: str, verb: str, data: bytes | None, *, mode: int = 0, user: str | int = "root"
 ) -> Command:
-    if not path.startswith("/"):
-        raise UsageError(f"path {path!r} is relative; give an absolute path inside the sandbox")
+    check_path("path", path)
     uid, gid = await resolve_user(sandbox, user)
     command = sandbox.new_command(_TRANSFER_LIMITS)
     fds: list[int] = []
@@ -74,6 +83,7 @@ async def _transfer(
             fds.append(read_fd)
             command.feed = Feed(sandbox.reactor, write_fd, data)
         request = common_request(verb, command, fds).option("path", path).option("uid", uid).option("gid", gid)
+        request.option("capabilities", _ROOT_CAPABILITIES)
         if data is not None:
             request.option("mode", mode)
         await sandbox.start_command(command, request)

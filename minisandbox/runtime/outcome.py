@@ -36,9 +36,7 @@ def disk_is_full(counters: Counters, limits: Limits) -> bool:
     return bytes_full or inodes_full
 
 
-def decide_reason(
-    wait_status: int, stopped_for: ExitReason | None, counters: Counters, limits: Limits
-) -> ExitReason:
+def decide_reason(wait_status: int, stopped_for: ExitReason | None, counters: Counters, limits: Limits) -> ExitReason:
     """Return the one reason why a command ended.
 
     What the kernel counted goes before what we stopped it for, since a tree that was out of memory or processes may

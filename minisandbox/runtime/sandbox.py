@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from minisandbox.errors import BrokenError, ClosedError, ProtocolError, UsageError
+from minisandbox.errors import BrokenError, ClosedError, ProtocolError
 from minisandbox.kernel.cgroup import RunCgroup
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
@@ -21,10 +21,11 @@ from minisandbox.kernel.reactor import PRIORITY, Reactor
 from minisandbox.policy import Policy, capability_mask
 from minisandbox.runtime import files
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result
-from minisandbox.runtime.command import Command, CommandSpec, OnData, check_arguments, open_streams, run_request
+from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
+from minisandbox.runtime.process import Process, Terminal
+from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise
-from minisandbox.runtime.terminal import Terminal
 from minisandbox.spec import Limits, Result, Timing
 
 
@@ -34,6 +35,7 @@ class Sandbox:
     def __init__(
         self,
         *,
+        number: int,
         slot: Slot,
         channel: Channel,
         reactor: Reactor,
@@ -42,6 +44,7 @@ class Sandbox:
         limits: Limits,
         env: Mapping[str, str],
     ) -> None:
+        self.number = number
         self.slot = slot
         self.policy = policy
         self.limits = limits
@@ -53,14 +56,14 @@ class Sandbox:
         self._channel = channel
         self.reactor = reactor
         self._null_fd = null_fd
-        self._env = dict(env)
-        self._env_words = _env_words(self._env)
-        self._capabilities = capability_mask(policy.capabilities)
+        self.env = dict(env)
+        self.env_words = env_words(self.env)
+        self.capabilities = capability_mask(policy.capabilities)
         self._commands: dict[int, Command] = {}
         self._leftover: list[Command] = []
         self._numbers = 0
-        self._broken: BrokenError | None = None
-        self._memory = MemoryMeter(slot.cgroup)
+        self._broken: BrokenError | ClosedError | None = None
+        self.memory = MemoryMeter(slot.cgroup)
         reactor.register(channel.fd, self._on_readable)
 
     # ---- what users call
@@ -71,7 +74,7 @@ class Sandbox:
         *,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
+        cwd: str = "/",
         user: str | int | None = None,
         limits: Limits | None = None,
         on_stdout: OnData | None = None,
@@ -80,29 +83,43 @@ class Sandbox:
         """Run a command to its end and return what came of it; a string is run by /bin/sh.
 
         `stdin` is all that it can read, `env` adds variables, `limits` overrides those of the sandbox for this command,
-        `on_stdout` and `on_stderr` see the output as it comes. It ends when its main process ends: background processes
-        stay, but their output is read for a short grace only.
+        `on_stdout` and `on_stderr` see the output as it comes; one that returns a trio.Event pauses its stream until
+        that is set. It ends when its main process ends: background processes stay, but their output is read for a short
+        grace only.
         Raises CommandNotFoundError, CommandNotExecutableError, UsageError or StartError when it never ran, BrokenError
         when the sandbox is gone. Cancelled: the whole tree of the command is killed and the sandbox can be used on.
         """
-        self.check_open()
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
-        words = _env_words({**self._env, **env}) if env else self._env_words
-        check_arguments(argv, words)
-        uid, gid = await files.resolve_user(self, self.policy.user if user is None else user)
-        spec = CommandSpec(
-            argv=argv,
-            env=words,
-            cwd=cwd or "/",
-            uid=uid,
-            gid=gid,
-            capabilities=self._capabilities,
-            limits=self.limits.overridden_by(limits),
-            stdin=stdin,
-            on_stdout=on_stdout,
-            on_stderr=on_stderr,
-        )
+        spec = await resolve(self, command, Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr))
         return await self._run(spec)
+
+    async def start(
+        self,
+        command: Sequence[str] | str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        user: str | int | None = None,
+        limits: Limits | None = None,
+    ) -> Process:
+        """Start a command and return it with live streams; use it as an async context manager."""
+        return await Process.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)))
+
+    async def open_terminal(
+        self,
+        command: Sequence[str] | str,
+        *,
+        columns: int = 80,
+        rows: int = 24,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        user: str | int | None = None,
+        limits: Limits | None = None,
+    ) -> Terminal:
+        """Start a command on a terminal; use it as an async context manager.
+
+        The sandbox must have been opened with `terminal=True`.
+        """
+        return await Terminal.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)), columns, rows)
 
     async def read_file(self, path: str, *, max_bytes: int = files.DEFAULT_MAX_BYTES) -> bytes:
         """Return the content of a regular file inside. Raises FileTransferError; never follows a link at its end."""
@@ -111,21 +128,6 @@ class Sandbox:
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644, user: str | int = "root") -> None:
         """Make or replace a regular file inside, charged to the sandbox. Raises FileTransferError when it is not whole."""
         await files.write_file(self, path, data, mode, user)
-
-    async def open_terminal(self, command: Sequence[str], *, columns: int = 80, rows: int = 24) -> Terminal:
-        """Start a command on a terminal of the sandbox; the sandbox must have been opened with `terminal=True`."""
-        self.check_open()
-        uid, gid = await files.resolve_user(self, self.policy.user)
-        spec = CommandSpec(
-            argv=list(command),
-            env=self._env_words,
-            cwd="/",
-            uid=uid,
-            gid=gid,
-            capabilities=self._capabilities,
-            limits=self.limits,
-        )
-        return await Terminal.open(self, self.reactor, spec, columns, rows)
 
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
@@ -142,30 +144,30 @@ class Sandbox:
 
     async def _run(self, spec: CommandSpec) -> Result:
         command = self.new_command(spec.limits)
-        mark = self._memory.begin()
+        mark = self.memory.begin()
         started_ns = time.monotonic_ns()
         try:
             pipes = open_streams(command, spec, self.reactor, self._null_fd)
             try:
-                await self.start_command(command, run_request(command, spec, pipes.borrowed))
+                await self.start_command(command, run_request(command, spec, pipes.stdio))
             finally:
                 pipes.close()
             self._housekeep()  # while the command starts, so that it costs no time
             await supervise(command, spec.limits)
         except BaseException:
-            self._memory.abandon()
+            self.memory.abandon()
             await self.abandon(command)
             raise
-        counters = count(command, self._memory, mark)
+        counters = count(command, self.memory, mark)
         self.finish(command)
         return make_result(command, spec, counters, started_ns, self.timing, self.degraded)
 
     def check_open(self) -> None:
         """Raise ClosedError or BrokenError unless the sandbox can be used."""
-        if self._broken is not None:
-            raise self._broken
         if self._channel.closed:
             raise ClosedError("this sandbox is closed; open another")
+        if self._broken is not None:
+            raise self._broken
 
     def new_command(self, limits: Limits) -> Command:
         """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
@@ -234,7 +236,7 @@ class Sandbox:
         elif kind is RecordKind.FAILED and record.id == 0:
             raise ProtocolError(f"init refused a request at step {stage_name(record.stage)}")
 
-    def break_(self, error: BrokenError) -> None:
+    def break_(self, error: BrokenError | ClosedError) -> None:
         """Take note that init is gone: commands end with the error, and nothing can be run any more."""
         if self._broken is None:
             self._broken = error
@@ -246,8 +248,8 @@ class Sandbox:
     # ---- the end, called by the supervisor
 
     def disconnect(self) -> None:
-        """Close our end of the control socket. Commands still running are broken."""
-        self.break_(BrokenError("the sandbox was closed while a command was running"))
+        """Close our end of the control socket. Commands still running end with an error."""
+        self.break_(ClosedError("the sandbox was closed"))
         self._channel.close()
 
     def take_leaves(self) -> list[RunCgroup]:
@@ -260,10 +262,3 @@ class Sandbox:
         self._commands.clear()
         self._leftover.clear()
         return [command.leaf for command in commands]
-
-
-def _env_words(env: Mapping[str, str]) -> tuple[str, ...]:
-    for name in env:
-        if not name or "=" in name:
-            raise UsageError(f"{name!r} cannot be the name of an environment variable")
-    return tuple(f"--env={name}={value}" for name, value in env.items())

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from minisandbox.errors import BusyError, CgroupError, StartError
+from minisandbox.errors import BusyError, CgroupError, StartError, UsageError
 from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
+from minisandbox.spec import Limits
 
 COOLING_S = 0.02
 """The kernel takes a mount namespace apart a few ticks after its last process (delayed_mntput)."""
@@ -53,8 +54,20 @@ class SlotPool:
         self._returned = trio.Event()
         self.quarantined: list[Slot] = []
 
-    async def acquire(self) -> Slot:
-        """Return a clean slot, making one where none is free. Raises BusyError when all are in use."""
+    async def acquire(self, limits: Limits) -> Slot:
+        """Return a clean slot with these limits, making one where none is free.
+
+        Raises BusyError when all are in use, UsageError when the memory limit is too small for any sandbox.
+        """
+        slot = await self._acquire()
+        try:
+            _configure(slot, limits)
+        except BaseException:
+            self.release(slot, [])
+            raise
+        return slot
+
+    async def _acquire(self) -> Slot:
         slot = self._take_free()
         if slot is not None:
             return slot
@@ -116,6 +129,17 @@ class SlotPool:
                 self.quarantine(slot)
             else:
                 self._cooling.append(slot)
+
+
+def _configure(slot: Slot, limits: Limits) -> None:
+    try:
+        slot.cgroup.configure(limits)
+    except CgroupError:
+        slot.cgroup.drain()  # what the last sandbox left in caches may be more than the new limit
+        try:
+            slot.cgroup.configure(limits)
+        except CgroupError as error:
+            raise UsageError(f"these limits cannot be set; is memory_bytes too small for a sandbox? {error}") from error
 
 
 def _leaves_are_gone(slot: Slot) -> bool:

@@ -7,41 +7,42 @@ forks and never reads what a workload wrote.
 from __future__ import annotations
 
 import contextlib
-import os
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import (
-    BrokenError,
-    CgroupError,
-    ClosedError,
-    DeadlineError,
-    HostError,
-    StartError,
-    UsageError,
-)
+from minisandbox.errors import BrokenError, ClosedError, DeadlineError, StartError, UsageError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
-from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree, detect_layout
 from minisandbox.kernel.channel import Channel
-from minisandbox.kernel.ids import claim_ids
-from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher, open_launcher
-from minisandbox.kernel.protocol import SLOT_IDS, Record, stage_name
+from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
+from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
-from minisandbox.launcher import binary_path
 from minisandbox.policy import Policy, load_policy
-from minisandbox.runtime.background import background
-from minisandbox.runtime.engines import native
+from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool
-from minisandbox.spec import Limits, Timing
+from minisandbox.spec import MAX_SECONDS, Limits, Timing
 
-DEFAULT_MAX_SANDBOXES = 1024
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a sandbox is opened with, everything looked up."""
+
+    rootfs: Rootfs
+    policy: Policy
+    limits: Limits
+    binds: tuple[Bind, ...]
+    hostname: str
+    env: dict[str, str]
+    lifetime_s: float | None
+    terminal: bool
+    trace: bool
 
 
 class Supervisor:
@@ -56,6 +57,7 @@ class Supervisor:
         self._slots = slots
         self._handles = handles
         self._sandboxes: dict[int, Sandbox] = {}
+        self._numbers = 0
         self._rootfs: dict[str, Rootfs] = {}
         self._policies: dict[str, Policy] = {}
         self._closed = False
@@ -91,48 +93,89 @@ class Supervisor:
         `timing.stages`. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
         many are open. Cancelled: nothing is left.
         """
-        if self._closed:
-            raise ClosedError("this supervisor is closed; open another")
-        chosen_rootfs = await self._find_rootfs(rootfs)
-        chosen_policy = self._find_policy(policy)
-        chosen_limits = chosen_policy.limits.overridden_by(limits)
-        begun = time.monotonic()
-        slot = await self._slots.acquire()
-        slot_s = time.monotonic() - begun
-        sandbox: Sandbox | None = None
+        self._check_open()
+        if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
+            raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
+        found_rootfs = await self._find_rootfs(rootfs)
+        found_policy = self._find_policy(policy)
+        options = Options(
+            rootfs=found_rootfs,
+            policy=found_policy,
+            limits=found_policy.limits.overridden_by(limits),
+            binds=(*found_policy.binds, *binds),
+            hostname=found_policy.hostname if hostname is None else _checked_hostname(hostname),
+            env={**found_rootfs.env, **found_policy.env, **(env or {})},
+            lifetime_s=lifetime_s,
+            terminal=terminal,
+            trace=trace,
+        )
+        sandbox = await self._open(options)
         try:
-            slot.cgroup.configure(chosen_limits)
-            with self._handles.bind_fds((*chosen_policy.binds, *binds)) as bind_fds:
-                spec = native.StartSpec(
-                    slot=slot.number,
-                    policy=chosen_policy,
-                    limits=chosen_limits,
-                    hostname=hostname or chosen_policy.hostname,
-                    layer_fds=self._handles.layer_fds(chosen_rootfs),
-                    binds=[*self._handles.rootfs_binds(chosen_rootfs), *bind_fds],
-                    filter_fds=self._handles.filter_fds(chosen_policy),
-                    lifetime_s=lifetime_s,
-                    terminal=terminal,
-                    trace=trace,
-                )
-                asked_ns = time.monotonic_ns()
-                control = await native.start(self._launcher, spec)
-                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
-            sandbox = Sandbox(
-                slot=slot,
-                channel=Channel(control, f"the init of slot {slot.number}"),
-                reactor=self._reactor,
-                null_fd=self._handles.null_fd,
-                policy=chosen_policy,
-                limits=chosen_limits,
-                env={**chosen_rootfs.env, **chosen_policy.env, **(env or {})},
-            )
-            self._sandboxes[slot.number] = sandbox
-            await self._wait_started(sandbox, slot_s, asked_ns)
             yield sandbox
         finally:
-            with trio.CancelScope(shield=True):
-                await self._close_sandbox(slot, sandbox)
+            await self._close(sandbox)
+
+    async def aclose(self) -> None:
+        """Close every sandbox that is still open; their owners find them closed."""
+        self._closed = True
+        for sandbox in list(self._sandboxes.values()):
+            await self._close(sandbox)
+
+    async def _open(self, options: Options) -> Sandbox:
+        begun = time.monotonic()
+        slot = await self._slots.acquire(options.limits)
+        slot_s = time.monotonic() - begun
+        try:
+            self._check_open()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except BaseException:
+            self._slots.release(slot, [])
+            raise
+        with theirs:
+            sandbox = self._make_sandbox(slot, ours, options)
+            try:
+                asked_ns = time.monotonic_ns()
+                await self._ask(sandbox, theirs.fileno(), options)
+                theirs.close()  # or the end of init could not be seen on ours
+                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
+                await self._wait_started(sandbox, slot_s, asked_ns)
+            except BaseException:
+                await self._close(sandbox)
+                raise
+        return sandbox
+
+    def _make_sandbox(self, slot: Slot, control: socket.socket, options: Options) -> Sandbox:
+        self._numbers = self._numbers % 0xFFFFFFFF + 1
+        sandbox = Sandbox(
+            number=self._numbers,
+            slot=slot,
+            channel=Channel(control, f"the init of slot {slot.number}"),
+            reactor=self._reactor,
+            null_fd=self._handles.null_fd,
+            policy=options.policy,
+            limits=options.limits,
+            env=options.env,
+        )
+        self._sandboxes[sandbox.number] = sandbox
+        return sandbox
+
+    async def _ask(self, sandbox: Sandbox, control_fd: int, options: Options) -> None:
+        with self._handles.bind_fds(options.binds) as bind_fds:
+            spec = StartSpec(
+                number=sandbox.number,
+                slot=sandbox.slot.number,
+                policy=options.policy,
+                limits=options.limits,
+                hostname=options.hostname,
+                control_fd=control_fd,
+                layer_fds=self._handles.layer_fds(options.rootfs),
+                binds=[*self._handles.rootfs_binds(options.rootfs), *bind_fds],
+                filter_fds=self._handles.filter_fds(options.policy),
+                lifetime_s=options.lifetime_s,
+                terminal=options.terminal,
+                trace=options.trace,
+            )
+            await self._launcher.send(start_request(spec))
 
     async def _wait_started(self, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
         with trio.move_on_after(STEP_DEADLINE_S) as scope:
@@ -144,21 +187,27 @@ class Supervisor:
             raise StartError("cannot start a sandbox", stage_name(failure.stage), failure.error, failure.item)
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
-        stages = stage_seconds(sandbox.stages, asked_ns)
-        sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stages)
+        sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
 
-    async def _close_sandbox(self, slot: Slot, sandbox: Sandbox | None) -> None:
-        """Kill what is in a slot and give it back, or put it into quarantine when it cannot be proved empty."""
-        self._sandboxes.pop(slot.number, None)
-        if sandbox is not None:
-            sandbox.disconnect()
-        try:
-            if sandbox is not None:
-                await self._launcher.end(slot.number)
-            self._slots.release(slot, sandbox.take_leaves() if sandbox is not None else [])
-        except DeadlineError:
-            self._slots.quarantine(slot)
-            raise
+    async def _close(self, sandbox: Sandbox) -> None:
+        """Kill what is in a sandbox and give its slot back, or quarantine that when it cannot be proved empty.
+
+        Shielded. A second call waits for nothing and does nothing: the supervisor may have closed it already.
+        """
+        if self._sandboxes.pop(sandbox.number, None) is None:
+            return
+        sandbox.disconnect()
+        with trio.CancelScope(shield=True):
+            try:
+                await self._launcher.end(sandbox.slot.number, sandbox.number)
+            except DeadlineError:
+                self._slots.quarantine(sandbox.slot)
+                raise
+            self._slots.release(sandbox.slot, sandbox.take_leaves())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this supervisor is closed; open another")
 
     def _on_launcher_broken(self) -> None:
         for sandbox in list(self._sandboxes.values()):
@@ -179,6 +228,12 @@ class Supervisor:
         return self._policies[policy]
 
 
+def _checked_hostname(hostname: str) -> str:
+    if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
+        raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
+    return hostname
+
+
 def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
     """Return how long each traced stage took, by name, in order."""
     seconds = {}
@@ -186,58 +241,3 @@ def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
         seconds[stage_name(record.stage)] = (record.time_ns - asked_ns) * 1e-9
         asked_ns = record.time_ns
     return seconds
-
-
-@contextlib.asynccontextmanager
-async def open_supervisor(
-    *,
-    state_dir: Path | None = None,
-    max_sandboxes: int = DEFAULT_MAX_SANDBOXES,
-    cgroup_layout: CgroupLayout | None = None,
-) -> AsyncIterator[Supervisor]:
-    """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
-
-    `state_dir` holds layers and locks (default /var/lib/minisandbox). What a dead supervisor of this state directory
-    left is removed first. Raises HostError when this host cannot run sandboxes, and says why.
-    """
-    if os.geteuid() != 0:
-        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
-    if max_sandboxes < 1:
-        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
-    async with contextlib.AsyncExitStack() as stack:
-        state = StateDir.open(state_dir)
-        layout = cgroup_layout or detect_layout()
-        CgroupTree.sweep(layout, state.is_alive)
-        lock = stack.enter_context(state.open_instance())
-        ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
-        warden_gid = ids.base + SLOT_IDS - 1
-        cgroups = CgroupTree.create(layout, lock.id, warden_gid)
-        stack.callback(_close_cgroups, cgroups)
-        reactor = stack.enter_context(contextlib.closing(Reactor()))
-        handles = stack.enter_context(contextlib.closing(Handles()))
-        await stack.enter_async_context(background(reactor.run))
-        launcher = await open_launcher(
-            binary_path(),
-            reactor,
-            slots=max_sandboxes,
-            lock_fd=lock.fd,
-            inits_cgroup_fd=cgroups.inits_fd,
-            inits_tasks_fds=cgroups.inits_tasks_fds,
-            warden_gid=warden_gid,
-        )
-        stack.push_async_callback(launcher.aclose)
-        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
-        await stack.enter_async_context(background(slots.serve))
-        supervisor = Supervisor(state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles)
-        try:
-            yield supervisor
-        finally:
-            supervisor._closed = True
-
-
-def _close_cgroups(cgroups: CgroupTree) -> None:
-    left = cgroups.close()
-    if left:
-        raise CgroupError(f"control groups that could not be removed: {', '.join(left)}; the next start tries again")
-
-

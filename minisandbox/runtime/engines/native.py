@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import trio
-
 from minisandbox.binds import Bind
-from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import Request
 from minisandbox.policy import Network, Policy, Proc
 from minisandbox.spec import Limits
@@ -19,10 +15,14 @@ from minisandbox.spec import Limits
 class StartSpec:
     """What a sandbox is made of. All descriptors are borrowed."""
 
+    number: int
+    """Of the sandbox; never used twice."""
     slot: int
     policy: Policy
     limits: Limits
     hostname: str
+    control_fd: int
+    """The end of its control socket that the init gets."""
     layer_fds: Sequence[int]
     """Directories of the layers, top first."""
     binds: Sequence[tuple[Bind, int]]
@@ -34,10 +34,10 @@ class StartSpec:
     trace: bool
 
 
-def start_request(spec: StartSpec, control_fd: int) -> Request:
-    """Return the request that makes the launcher start a sandbox."""
-    request = Request("start").option("slot", spec.slot).descriptor("control", control_fd)
-    request.option("hostname", spec.hostname)
+def start_request(spec: StartSpec) -> Request:
+    """Return the request that makes the launcher start a sandbox; READY or a failure comes on its control socket."""
+    request = Request("start").option("id", spec.number).option("slot", spec.slot)
+    request.descriptor("control", spec.control_fd).option("hostname", spec.hostname)
     for fd in spec.layer_fds:
         request.descriptor("layer", fd)
     for bind, fd in spec.binds:
@@ -61,18 +61,3 @@ def start_request(spec: StartSpec, control_fd: int) -> Request:
         if on:
             request.flag(name)
     return request
-
-
-async def start(launcher: Launcher, spec: StartSpec) -> socket.socket:
-    """Ask the launcher for a sandbox and return our end of its control socket; READY or a failure comes on it.
-
-    Cancelled: the end is closed, and an init that was started ends by itself.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        try:
-            await launcher.send(start_request(spec, theirs.fileno()))
-        except (Exception, trio.Cancelled):
-            ours.close()
-            raise
-    return ours

@@ -1,0 +1,83 @@
+"""`minisandbox doctor`: what this host gives, what is missing and how to get it, found by really doing it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minisandbox.cli.options import add_common_options, state_dir
+from minisandbox.cli.output import console_of, print_json
+from minisandbox.cli.signals import Interruption, run_until_signal
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.doctor import Diagnosis
+
+EXAMPLES = """examples:
+  sudo minisandbox doctor
+  minisandbox doctor --json
+
+exit codes: 0 when the default policy can be enforced on this host, 1 when something that it needs is missing."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of argparse."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say whether this host can run sandboxes, and what it lacks",
+        description="Look at this host, run a sandbox on it, and say what it gives, what is missing and how to get it.",
+        epilog=EXAMPLES,
+    )
+    add_common_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(serve=serve)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Print the diagnosis; return 0 when the default policy can be enforced, else 1."""
+    with contextlib.ExitStack() as stack:
+        if sys.stderr.isatty():
+            stack.enter_context(console_of("stderr").status("trying a sandbox on this host"))
+        diagnosis = run_until_signal(partial(_diagnose, state_dir(options)))
+    if options.json:
+        print_json(
+            {
+                "enforceable": diagnosis.enforceable,
+                "findings": diagnosis.findings,
+                "timing": diagnosis.timing,
+            }
+        )
+    else:
+        _print(diagnosis)
+    return 0 if diagnosis.enforceable else 1
+
+
+async def _diagnose(place: Path | None, _interruption: Interruption) -> Diagnosis:
+    from minisandbox.runtime.doctor import diagnose
+
+    return await diagnose(place)
+
+
+MARKS = {True: ("ok", "green"), False: ("no", "bold red"), None: ("--", "yellow")}
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    from rich.text import Text
+
+    console = console_of("stdout")
+    width = max(len(finding.name) for finding in diagnosis.findings)
+    for finding in diagnosis.findings:
+        mark, colour = MARKS[finding.ok]
+        line = Text.assemble((mark, colour), f"  {finding.name:<{width}}  {finding.detail}")
+        if finding.advice:
+            line.append(f"\n    {'':<{width}}-> {finding.advice}", style=colour)
+        console.print(line, soft_wrap=True)
+    missing = [finding.name for finding in diagnosis.findings if finding.ok is False]
+    if missing:
+        verdict = f"The default policy cannot be enforced on this host. Missing: {', '.join(missing)}."
+        console.print(f"\n{verdict}", style="bold red", soft_wrap=True)
+    else:
+        console.print("\nThe default policy can be enforced on this host.", style="bold green")

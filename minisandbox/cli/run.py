@@ -1,0 +1,104 @@
+"""`minisandbox run`: one command in a sandbox of its own, its output passed on as it comes, or all of it as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import trio
+
+from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sandbox_options
+from minisandbox.cli.outlet import Outlet
+from minisandbox.cli.output import exit_code_of, limit_reached, print_json, result_fields, timing_text
+from minisandbox.cli.session import open_session
+from minisandbox.cli.signals import Interruption, run_until_signal
+from minisandbox.errors import UsageError
+from minisandbox.spec import Result
+
+STDIN_MAX_BYTES = 64 << 20
+"""All of stdin is read before the start, so there must be an end to it."""
+
+EXAMPLES = """examples:
+  minisandbox run -- python3 -c 'print(6 * 7)'
+  minisandbox run --memory 256M --wall-time 5 --processes 32 -- ./a.out     (with --bind "$PWD:/work" --cwd /work)
+  minisandbox run --policy strict --json -- python3 - < program.py
+  minisandbox run --rootfs busybox -- ls -la /
+  minisandbox run --python-prefix ~/.pyenv/versions/3.12.4 -- python3 --version
+
+stdin is read to its end first, 64 MiB at most; a terminal counts as empty (use `minisandbox shell`).
+The exit code is the program's, 128 + N after signal N. When a limit ended it, a line on stderr says which.
+With --json, stdout and stderr are text; what is not UTF-8 is in stdout_base64 and stderr_base64, and the text is null.
+Failures of minisandbox itself exit with 125 (126: cannot be executed, 127: not found); with --json they are
+{"error": {"kind": ..., "message": ..., "stage": ..., "errno": ...}}."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of argparse."""
+    parser = commands.add_parser(
+        "run",
+        help="run a command in a sandbox of its own",
+        description="Run a command in a sandbox of its own.",
+        epilog=EXAMPLES,
+    )
+    add_sandbox_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the command's output")
+    parser.set_defaults(serve=serve)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    if not options.command:
+        raise UsageError("no command to run; write it after --, as in: minisandbox run -- ls /")
+    chosen = read_sandbox_options(options)
+    stdin = read_stdin()
+    if options.json:
+        result = run_until_signal(partial(_run, chosen, options.command, stdin))
+        print_json(result_fields(result))
+        return exit_code_of(result)
+    result = run_until_signal(partial(_run_streaming, chosen, options.command, stdin))
+    notes = [limit_reached(result), timing_text(result.timing) if chosen.trace else None]
+    if any(notes) and result.stderr and not result.stderr.endswith(b"\n"):
+        print(file=sys.stderr)
+    for note in filter(None, notes):
+        print(f"minisandbox: {note}", file=sys.stderr)
+    return exit_code_of(result)
+
+
+def read_stdin() -> bytes:
+    """Return all of stdin, or nothing when it is a terminal. Raises UsageError when it is larger than 64 MiB."""
+    if os.isatty(0):
+        return b""
+    data = bytearray()
+    try:
+        while chunk := os.read(0, 1 << 20):
+            data += chunk
+            if len(data) > STDIN_MAX_BYTES:
+                raise UsageError(f"stdin is larger than {STDIN_MAX_BYTES >> 20} MiB; show it as a file with --bind")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read stdin: {error.strerror}; redirect it from a file, a pipe or /dev/null"
+        ) from error
+    return bytes(data)
+
+
+async def _run(chosen: SandboxOptions, command: list[str], stdin: bytes, _interruption: Interruption) -> Result:
+    async with open_session(chosen) as sandbox:
+        return await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
+
+
+async def _run_streaming(
+    chosen: SandboxOptions, command: list[str], stdin: bytes, interruption: Interruption
+) -> Result:
+    """Run a command and pass on what it prints. A reader that went away ends it, as SIGPIPE would."""
+    stdout, stderr = outlets = Outlet(1, interruption), Outlet(2, interruption)
+    async with open_session(chosen) as sandbox:
+        if sandbox.limits.wall_time_s is not None:
+            stdout.stall_until = stderr.stall_until = time.monotonic() + sandbox.limits.wall_time_s
+        result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd, on_stdout=stdout.write, on_stderr=stderr.write)
+    for outlet in outlets:
+        await trio.to_thread.run_sync(outlet.finish, abandon_on_cancel=True)
+    return result

@@ -1,0 +1,45 @@
+"""Opens the one sandbox that a command line asks for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+
+import trio
+
+from minisandbox.cli.options import SandboxOptions
+from minisandbox.images import build_rootfs, with_prefix
+from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.state import StateDir
+from minisandbox.runtime.opening import open_supervisor
+from minisandbox.runtime.sandbox import Sandbox
+
+
+@contextlib.asynccontextmanager
+async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
+    """Open a supervisor for one sandbox, and that sandbox. Cancelled: nothing is left of either."""
+    async with open_supervisor(state_dir=chosen.state_dir, max_sandboxes=1) as supervisor:
+        rootfs = await trio.to_thread.run_sync(partial(_find_rootfs, supervisor.state, chosen))
+        async with supervisor.open_sandbox(
+            rootfs=rootfs,
+            policy=chosen.policy,
+            binds=chosen.binds,
+            env=_environment(chosen, rootfs),
+            terminal=chosen.terminal,
+            trace=chosen.trace,
+        ) as sandbox:
+            yield sandbox
+
+
+def _find_rootfs(state: StateDir, chosen: SandboxOptions) -> Rootfs:
+    rootfs = build_rootfs(state, chosen.rootfs)
+    return rootfs if chosen.python_prefix is None else with_prefix(state, rootfs, chosen.python_prefix)
+
+
+def _environment(chosen: SandboxOptions, rootfs: Rootfs) -> dict[str, str]:
+    """Return the variables to add: those given, and a PATH with the Python of --python-prefix first."""
+    if chosen.python_prefix is None:
+        return chosen.env
+    path = chosen.policy.env.get("PATH", rootfs.env["PATH"])
+    return {"PATH": f"{chosen.python_prefix}/bin:{path}", **chosen.env}

@@ -1,0 +1,154 @@
+"""What the facts about a host mean for sandboxes: pure functions from facts to findings. Nothing is tried here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minisandbox.kernel.host import HostFacts
+from minisandbox.policy import CAPABILITIES
+from minisandbox.runtime.finding import Finding
+
+LAUNCHER_CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_KILL",
+    "CAP_NET_ADMIN",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_CHROOT",
+)
+"""What the launcher uses: ids and files of a sandbox, its network, its mounts, its end (capabilities(7))."""
+
+ARCHITECTURES = ("x86_64", "aarch64")
+"""Where the system call filters are made and tested."""
+
+CONTROLLERS = ("memory", "pids", "cpu")
+
+IN_A_CONTAINER = "in a container, start it with more rights (docker run --privileged --cgroupns=host, or podman's)"
+
+
+def check_host(facts: HostFacts) -> list[Finding]:
+    """Return one finding for each feature, those that everything else rests on first."""
+    return [check(facts) for check in CHECKS]
+
+
+def _root(facts: HostFacts) -> Finding:
+    advice = "" if facts.is_root else "run it with sudo: root is needed for now, a rootless mode is not there yet"
+    return Finding(name="root", ok=facts.is_root, detail=f"uid {facts.uid}", advice=advice)
+
+
+def _capabilities(facts: HostFacts) -> Finding:
+    missing = [name for name in LAUNCHER_CAPABILITIES if not facts.has_capability(CAPABILITIES[name])]
+    if not missing:
+        return Finding(name="capabilities", ok=True, detail="all that the launcher needs")
+    advice = IN_A_CONTAINER if facts.is_root else "root has them"
+    return Finding(name="capabilities", ok=False, detail=f"missing: {', '.join(missing)}", advice=advice)
+
+
+def _kernel(facts: HostFacts) -> Finding:
+    known = facts.architecture in ARCHITECTURES
+    advice = "" if known else f"only {' and '.join(ARCHITECTURES)} are supported"
+    return Finding(
+        name="kernel", ok=known, detail=f"Linux {facts.kernel_release} on {facts.architecture}", advice=advice
+    )
+
+
+def _user_namespaces(facts: HostFacts) -> Finding:
+    most = facts.user_namespaces_max
+    advice = (
+        "" if most > 0 else "sysctl -w user.max_user_namespaces=65536 (where it stays 0: a kernel with CONFIG_USER_NS)"
+    )
+    return Finding(name="user namespaces", ok=most > 0, detail=f"at most {most}", advice=advice)
+
+
+def _overlay(facts: HostFacts) -> Finding:
+    if facts.overlay:
+        return Finding(name="overlayfs", ok=True, detail="in /proc/filesystems")
+    # None: the kernel may load the module at the first mount, and the trial will show it.
+    return Finding(name="overlayfs", ok=None, detail="not in /proc/filesystems", advice="modprobe overlay")
+
+
+def _seccomp(facts: HostFacts) -> Finding:
+    needed = {"kill_process", "errno", "allow"}
+    missing = sorted(needed - set(facts.seccomp_actions))
+    if not missing:
+        return Finding(name="seccomp", ok=True, detail=f"filters can answer {', '.join(facts.seccomp_actions)}")
+    advice = "a kernel with CONFIG_SECCOMP_FILTER"
+    return Finding(name="seccomp", ok=False, detail=f"filters cannot answer {', '.join(missing)}", advice=advice)
+
+
+def _cgroups(facts: HostFacts) -> Finding:
+    if facts.cgroup_kind is None:
+        advice = f"mount -t cgroup2 none /sys/fs/cgroup; {IN_A_CONTAINER}"
+        return Finding(name="control groups", ok=False, detail="no hierarchy is mounted", advice=advice)
+    if not facts.cgroup_writable:
+        advice = f"run it as root, or with a delegated subtree (systemd-run --scope -p Delegate=yes); {IN_A_CONTAINER}"
+        detail = f"{facts.cgroup_kind.value}, but no group can be made below ours"
+        return Finding(name="control groups", ok=False, detail=detail, advice=advice)
+    return Finding(name="control groups", ok=True, detail=f"{facts.cgroup_kind.value}, writable")
+
+
+def _controllers(facts: HostFacts) -> Finding:
+    there = ", ".join(f"{name} ({path})" for name, path in facts.cgroup_controllers.items())
+    missing = [name for name in CONTROLLERS if name not in facts.cgroup_controllers]
+    if not missing:
+        return Finding(name="controllers", ok=True, detail=there)
+    advice = (
+        "with cgroup v2, let the parent give them: echo '+memory +pids +cpu' > cgroup.subtree_control; "
+        "where the kernel has memory switched off, boot with cgroup_enable=memory"
+    )
+    # Without --cpus nothing needs the cpu controller.
+    needed = any(name != "cpu" for name in missing)
+    detail = f"missing: {', '.join(missing)}" + (f"; there: {there}" if there else "")
+    return Finding(name="controllers", ok=False if needed else None, detail=detail, advice=advice)
+
+
+def _descriptors(facts: HostFacts) -> Finding:
+    enough = facts.open_files_hard >= 1024
+    detail = f"{facts.open_files_soft} open files, {facts.open_files_hard} at most"
+    advice = "" if enough else "raise the hard limit: ulimit -Hn 1048576, or LimitNOFILE= of the service"
+    return Finding(name="descriptors", ok=True if enough else None, detail=detail, advice=advice)
+
+
+def _room(facts: HostFacts) -> Finding:
+    free, total = facts.memory_available_bytes >> 20, facts.memory_total_bytes >> 20
+    detail = f"{facts.cores} cores, {free} of {total} MiB memory free, {facts.pid_max} pids"
+    return Finding(name="room", ok=True, detail=detail)
+
+
+def _nesting(facts: HostFacts) -> Finding:
+    hints = list(facts.container_hints)
+    if facts.in_user_namespace:
+        hints.append("a user namespace")
+    if facts.seccomp_filters:
+        hints.append(f"{facts.seccomp_filters} seccomp filters")
+    if not hints:
+        return Finding(name="nesting", ok=True, detail="not in a container, as far as can be seen")
+    advice = "what the container forbids, no sandbox in it can have"
+    return Finding(name="nesting", ok=None, detail=f"inside {', '.join(hints)}", advice=advice)
+
+
+def _rootless(facts: HostFacts) -> Finding:
+    allowed = "allowed" if facts.unprivileged_user_namespaces else "forbidden"
+    counts = [sum(part.count for part in ranges) for ranges in (facts.subuids, facts.subgids)]
+    detail = f"user namespaces without root are {allowed}; {counts[0]} subordinate uids, {counts[1]} gids"
+    return Finding(name="rootless", ok=None, detail=detail, advice="for a later version; nothing uses it yet")
+
+
+CHECKS: tuple[Callable[[HostFacts], Finding], ...] = (
+    _root,
+    _capabilities,
+    _kernel,
+    _user_namespaces,
+    _overlay,
+    _seccomp,
+    _cgroups,
+    _controllers,
+    _descriptors,
+    _room,
+    _nesting,
+    _rootless,
+)
+"""All checks, in the order in which they are shown."""

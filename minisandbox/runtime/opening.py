@@ -1,0 +1,84 @@
+"""Opening a supervisor: what must be there before it, in order, and what is taken down after it, in reverse."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from minisandbox.errors import CgroupError, HostError, UsageError
+from minisandbox.images.state import StateDir
+from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree, detect_layout
+from minisandbox.kernel.ids import IdRange, claim_ids
+from minisandbox.kernel.launcher import Launcher, open_launcher
+from minisandbox.kernel.protocol import SLOT_IDS
+from minisandbox.kernel.reactor import Reactor
+from minisandbox.launcher import binary_path
+from minisandbox.runtime.background import background
+from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.supervisor import Supervisor
+
+DEFAULT_MAX_SANDBOXES = 1024
+
+
+@contextlib.asynccontextmanager
+async def open_supervisor(
+    *,
+    state_dir: Path | None = None,
+    max_sandboxes: int = DEFAULT_MAX_SANDBOXES,
+    cgroup_layout: CgroupLayout | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
+
+    `state_dir` holds layers and locks (default /var/lib/minisandbox). What a dead supervisor of this state directory
+    left is removed first. Raises HostError when this host cannot run sandboxes, and says why.
+    """
+    if os.geteuid() != 0:
+        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
+    if max_sandboxes < 1:
+        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
+    async with contextlib.AsyncExitStack() as stack:
+        state = StateDir.open(state_dir)
+        layout = cgroup_layout or detect_layout()
+        CgroupTree.sweep(layout, state.is_alive)
+        lock = stack.enter_context(state.open_instance())
+        ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
+        cgroups = CgroupTree.create(layout, lock.id, _warden_gid(ids))
+        stack.callback(_close_cgroups, cgroups)
+        reactor = stack.enter_context(contextlib.closing(Reactor()))
+        handles = stack.enter_context(contextlib.closing(Handles()))
+        await stack.enter_async_context(background(reactor.run))
+        launcher = await _open_launcher(reactor, cgroups, ids, lock.fd, max_sandboxes)
+        stack.push_async_callback(launcher.aclose)
+        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
+        await stack.enter_async_context(background(slots.serve))
+        supervisor = Supervisor(state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles)
+        stack.push_async_callback(supervisor.aclose)
+        yield supervisor
+
+
+def _warden_gid(ids: IdRange) -> int:
+    """The group of all inits: the last id of the first slot, which is mapped into no sandbox."""
+    return ids.base + SLOT_IDS - 1
+
+
+async def _open_launcher(
+    reactor: Reactor, cgroups: CgroupTree, ids: IdRange, lock_fd: int, max_sandboxes: int
+) -> Launcher:
+    return await open_launcher(
+        binary_path(),
+        reactor,
+        slots=max_sandboxes,
+        lock_fd=lock_fd,
+        inits_cgroup_fd=cgroups.inits_fd,
+        inits_tasks_fds=cgroups.inits_tasks_fds,
+        warden_gid=_warden_gid(ids),
+    )
+
+
+def _close_cgroups(cgroups: CgroupTree) -> None:
+    left = cgroups.close()
+    if left:
+        raise CgroupError(f"control groups that could not be removed: {', '.join(left)}; the next start tries again")
