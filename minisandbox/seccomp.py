@@ -45,6 +45,7 @@ _LONE_CALLS = {"uretprobe": ("x86_64", 335), "uprobe": ("x86_64", 336), "riscv_h
 
 _MAX_U64 = (1 << 64) - 1
 _MAX_CASES = 200
+_MAX_PROGRAM_BYTES = 4096 * 8  # BPF_MAXINSNS of struct sock_filter
 
 _Action = Literal[
     "SCMP_ACT_ALLOW",
@@ -115,7 +116,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One action for one system call, where each argument listed (index, mask, value) leaves the value under the mask."""
+    """One action for one system call whose arguments, where listed (index, mask, value), leave a value under a mask."""
 
     name: str
     number: int
@@ -152,7 +153,10 @@ def _compile(path: Path, content: bytes, arch: str, capabilities: frozenset[str]
     default = _action(profile.default_action, profile.default_errno_ret, document, ("defaultErrnoRet",))
     calls = list(_calls(profile, arch, capabilities, document))
     _refuse_ambiguity(calls, document)
-    return _assemble(default, [call for call in calls if call.action != default], arch, document)
+    program = _assemble(default, [call for call in calls if call.action != default], arch, document)
+    if len(program) > _MAX_PROGRAM_BYTES:
+        raise document.error(("syscalls",), f"the filter has {len(program) // 8} instructions, 4096 are possible")
+    return program
 
 
 def _check_architecture(profile: _Profile, arch: str, document: Document) -> None:
@@ -212,15 +216,14 @@ def _cases(args: tuple[_Argument, ...], document: Document, key: Key) -> list[tu
         if not 0 <= arg.index <= 5:
             raise document.error((*key, at, "index"), f"a system call has arguments 0 to 5, not {arg.index}")
         if any(arg.index == earlier.index for earlier in args[:at]):
-            twice = f"argument {arg.index} is compared twice in one rule, which libseccomp cannot; write two rules"
-            raise document.error((*key, at, "index"), twice)
+            raise document.error((*key, at, "index"), f"one rule cannot compare argument {arg.index} twice; write two")
         if arg.value_two and arg.op != "SCMP_CMP_MASKED_EQ":
             raise document.error((*key, at, "valueTwo"), f"{arg.op} takes no valueTwo")
         each.append([(arg.index, mask, value) for mask, value in arg.cases() if not value & ~mask])
         if arg.value < 0 or not each[-1]:
             raise document.error((*key, at, "value"), "no argument, a number from 0 to 2^64-1, can match this")
     if math.prod(map(len, each)) > _MAX_CASES:
-        raise document.error(key, f"more than {_MAX_CASES} cases of bits; compare with EQ and MASKED_EQ")
+        raise document.error(key, f"comes to more than {_MAX_CASES} cases; compare with EQ or MASKED_EQ")
     return list(itertools.product(*each))
 
 
@@ -251,9 +254,7 @@ def _refuse_ambiguity(calls: list[_Call], document: Document) -> None:
     for call in calls:
         others = by_number.setdefault(call.number, [])
         if any(call.action != other.action and call.overlaps(other) for other in others):
-            message = (
-                f"{call.name}: two rules with different actions match the same arguments, and only one would count"
-            )
+            message = f"{call.name} has two actions for the same arguments, of which only one would count"
             raise document.error(call.key, f"{message}; put the denial into a profile that allows all else")
         others.append(call)
 
@@ -276,13 +277,12 @@ def _assemble(default: int, calls: list[_Call], arch: str, document: Document) -
         if call.args and call.number in whole:
             continue  # says no more than the rule without arguments, whose action is the same
         number = call.number if token == own_token else _resolve(call.name, os.uname().machine)
-        if number == -1 and call.action == library.ALLOW:
-            continue  # for another architecture libseccomp goes by name, and it is older than this one
         args = [library.Arg(index, library.MASKED_EQ, mask, value) for index, mask, value in call.args]
         try:
-            if number == -1:
-                raise OSError(errno.ENOSYS, "it is older than this call")
-            program.add_rule(call.action, number, *args)
+            if number != -1:
+                program.add_rule(call.action, number, *args)
+            elif call.action != library.ALLOW:  # to allow less is safe
+                raise document.error(call.key, f"libseccomp does not know {call.name}, so not on {arch} either")
         except OSError as error:
             raise document.error(call.key, f"libseccomp refuses {call.name}: {error.strerror}") from error
     with open(os.memfd_create("seccomp"), "w+b", buffering=0) as file:

@@ -28,7 +28,7 @@ MAX_OPEN_FILES = 1 << 20
 
 
 class ExitReason(enum.Enum):
-    """How a command ended. Exactly one holds; the first of the list that applies, from `MEMORY` on, wins."""
+    """How a command ended. Exactly one holds; `minisandbox.runtime.outcome.decide_reason` has their precedence."""
 
     EXITED = "exited"
     """The main process returned an exit code by itself."""

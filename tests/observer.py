@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,26 @@ async def wait_ended(pidfds: Sequence[int], seconds: float = PATIENCE_S) -> None
             await trio.lowlevel.wait_readable(pidfd)
 
 
+def descriptors() -> list[str]:
+    """Return what each open descriptor of this process refers to, but for the directory that is read to find out."""
+    names = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            names.append(re.sub(r":\[\d+\]", "", os.readlink(f"/proc/self/fd/{number}")))
+    return sorted(names)
+
+
+@contextlib.asynccontextmanager
+async def mounted(kind: str, place: Path, options: str = "") -> AsyncIterator[None]:
+    """Mount a new file system on the host for the block."""
+    await trio.run_process(["mount", "-t", kind, *(["-o", options] if options else []), "for-a-test", str(place)])
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.run_process(["umount", str(place)])
+
+
 def leaf_of(process: psutil.Process) -> Path | None:
     """Return the directory of a process's control group in the unified hierarchy; None on pure v1 hosts."""
     own = detect_layout().unified
@@ -112,9 +133,11 @@ class Running:
 
     async def run(self, sandbox: Sandbox, command: Sequence[str] | str, options: dict[str, Any]) -> None:
         """Run the command to its end and keep what came of it."""
+        watcher = options.pop("on_stdout", bytes)
 
-        def on_stdout(_chunk: bytes) -> None:
+        def on_stdout(chunk: bytes) -> object:
             self.printed.set()
+            return watcher(chunk)
 
         with self.scope:
             try:
@@ -145,3 +168,8 @@ async def wait_until(changed: Callable[[], bool], tick: Callable[[], Any]) -> No
     with trio.fail_after(PATIENCE_S):
         while not changed():
             await tick()
+
+
+async def wait_no_workload(sandbox: Sandbox) -> None:
+    """Wait until no process but inits is left in any sandbox, by running commands that leave none."""
+    await wait_until(lambda: not workload(), lambda: sandbox.run(["true"]))

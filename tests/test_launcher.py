@@ -152,8 +152,7 @@ async def opened() -> object:  # type: ignore[misc]
                 reactor,
                 slots=4,
                 lock_fd=lock.fileno(),
-                inits_cgroup_fd=-1,
-                inits_tasks_fds=(),
+                inits_fds=(),
                 warden_gid=5,
             )
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minisandbox.cli.options import add_common_options, state_dir
 from minisandbox.cli.output import console_of, print_json
-from minisandbox.cli.signals import Interruption, run_until_signal
+from minisandbox.cli.signals import run_until_signal
 
 if TYPE_CHECKING:
     from minisandbox.runtime.doctor import Diagnosis
@@ -55,7 +55,7 @@ def serve(options: argparse.Namespace) -> int:
     return 0 if diagnosis.enforceable else 1
 
 
-async def _diagnose(place: Path | None, _interruption: Interruption) -> Diagnosis:
+async def _diagnose(place: Path | None) -> Diagnosis:
     from minisandbox.runtime.doctor import diagnose
 
     return await diagnose(place)

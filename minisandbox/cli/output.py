@@ -124,13 +124,8 @@ def limit_reached(result: Result) -> str | None:
 
 
 def exit_code_of(result: Result) -> int:
-    """Return the exit code of the program, or 128 and its signal as a shell does."""
-    return code_or_signal(result.exit_code, result.signal)
-
-
-def code_or_signal(code: int | None, signal: int | None) -> int:
-    """Return an exit code as a shell has it in `$?`."""
-    return code if code is not None else 128 + (signal or 0)
+    """Return the exit code of the program, or 128 and its signal as a shell has it in `$?`."""
+    return result.exit_code if result.exit_code is not None else 128 + (result.signal or 0)
 
 
 def size_text(size_bytes: int | None) -> str:

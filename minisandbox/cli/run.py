@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sa
 from minisandbox.cli.outlet import Outlet
 from minisandbox.cli.output import exit_code_of, limit_reached, print_json, result_fields, timing_text
 from minisandbox.cli.session import open_session
-from minisandbox.cli.signals import Interruption, run_until_signal
+from minisandbox.cli.signals import run_until_signal
 from minisandbox.errors import UsageError
 from minisandbox.spec import Result
 
@@ -85,20 +84,20 @@ def read_stdin() -> bytes:
     return bytes(data)
 
 
-async def _run(chosen: SandboxOptions, command: list[str], stdin: bytes, _interruption: Interruption) -> Result:
+async def _run(chosen: SandboxOptions, command: list[str], stdin: bytes) -> Result:
     async with open_session(chosen) as sandbox:
         return await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
 
 
-async def _run_streaming(
-    chosen: SandboxOptions, command: list[str], stdin: bytes, interruption: Interruption
-) -> Result:
+async def _run_streaming(chosen: SandboxOptions, command: list[str], stdin: bytes) -> Result:
     """Run a command and pass on what it prints. A reader that went away ends it, as SIGPIPE would."""
-    stdout, stderr = outlets = Outlet(1, interruption), Outlet(2, interruption)
+    stdout, stderr = outlets = Outlet(1), Outlet(2)
     async with open_session(chosen) as sandbox:
-        if sandbox.limits.wall_time_s is not None:
-            stdout.stall_until = stderr.stall_until = time.monotonic() + sandbox.limits.wall_time_s
         result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd, on_stdout=stdout.write, on_stderr=stderr.write)
     for outlet in outlets:
-        await trio.to_thread.run_sync(outlet.finish, abandon_on_cancel=True)
+        try:
+            await trio.to_thread.run_sync(outlet.finish, abandon_on_cancel=True)
+        except BrokenPipeError:
+            if limit_reached(result) is None:  # the limit ended it before it could notice
+                raise
     return result

@@ -6,9 +6,10 @@ import argparse
 import contextlib
 import os
 import signal
+import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,11 +18,12 @@ import msgspec
 import trio
 
 from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sandbox_options
-from minisandbox.cli.output import code_or_signal
+from minisandbox.cli.output import exit_code_of, limit_reached
 from minisandbox.cli.session import open_session
-from minisandbox.cli.signals import Interruption, run_until_signal
+from minisandbox.cli.signals import run_until_signal
 from minisandbox.errors import UsageError
 from minisandbox.runtime.process import Terminal
+from minisandbox.spec import Result
 
 EXAMPLES = """examples:
   minisandbox shell
@@ -33,11 +35,7 @@ It needs a terminal. Without a command it starts /bin/bash, or /bin/sh where the
 The exit code is the program's. A person may take hours: the policy's wall-time and CPU-time limits do not hold here,
 only those given on the command line."""
 
-START = """cd -- "$1" || exit 1
-shift
-if [ $# -gt 0 ]; then exec "$@"; fi
-if [ -x /bin/bash ]; then exec /bin/bash; fi
-exec /bin/sh"""
+SHELL = ("/bin/sh", "-c", "if [ -x /bin/bash ]; then exec /bin/bash; fi; exec /bin/sh")
 
 LINGER_S = 0.2
 """How long the last output is waited for when background processes keep the terminal open."""
@@ -60,8 +58,10 @@ def serve(options: argparse.Namespace) -> int:
     if not os.isatty(0):
         raise UsageError("stdin is no terminal, and a shell needs one; use `minisandbox run` for commands in a script")
     chosen = read_sandbox_options(options)
-    code: int = run_until_signal(partial(_serve, _for_a_person(chosen, vars(options)), options.command))
-    return code
+    result = run_until_signal(partial(_serve, _for_a_person(chosen, vars(options)), options.command or SHELL))
+    if reason := limit_reached(result):
+        print(f"minisandbox: {reason}", file=sys.stderr)
+    return exit_code_of(result)
 
 
 def _for_a_person(chosen: SandboxOptions, given: dict[str, object]) -> SandboxOptions:
@@ -76,11 +76,11 @@ def _for_a_person(chosen: SandboxOptions, given: dict[str, object]) -> SandboxOp
     )
 
 
-async def _serve(chosen: SandboxOptions, command: list[str], _interruption: Interruption) -> int:
+async def _serve(chosen: SandboxOptions, command: Sequence[str]) -> Result:
     columns, rows = os.get_terminal_size(0)
     async with open_session(chosen) as sandbox:
-        words = ["/bin/sh", "-c", START, "sh", chosen.cwd, *command]
-        async with await sandbox.open_terminal(words, columns=columns, rows=rows) as terminal:
+        terminal = await sandbox.open_terminal(command, columns=columns, rows=rows, cwd=chosen.cwd)
+        async with terminal:
             with raw_mode(0):
                 return await _connect(terminal)
 
@@ -96,18 +96,18 @@ def raw_mode(fd: int) -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-async def _connect(terminal: Terminal) -> int:
+async def _connect(terminal: Terminal) -> Result:
     """Pass keys, output and size between the two terminals until the command ends."""
     async with trio.open_nursery() as nursery:
         printed = trio.Event()
         nursery.start_soon(_pass_keys, terminal)
         nursery.start_soon(_pass_output, terminal, printed)
         nursery.start_soon(_pass_size, terminal)
-        code, number = await terminal.wait()
+        result = await terminal.wait()
         with trio.move_on_after(LINGER_S):
             await printed.wait()
         nursery.cancel_scope.cancel()
-    return code_or_signal(code, number)
+    return result
 
 
 async def _pass_keys(terminal: Terminal) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
@@ -24,60 +23,44 @@ class Interrupted(Exception):
         super().__init__(f"ended by {signal.Signals(number).name}")
 
 
-class Interruption:
-    """Which signal asked us to end, if one did. `wake_fd` becomes readable then, for those who do not use trio."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    @contextlib.contextmanager
-    def listening(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """Call `cancel` at each of the signals during the block; those that are ignored stay so (nohup(1))."""
-
-        def note(number: int, _frame: FrameType | None) -> None:
-            self.number = self.number or number
-            os.eventfd_write(self.wake_fd, 1)
-            cancel()
-
-        heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        before = [signal.signal(number, note) for number in heeded]
-        try:
-            yield
-        finally:
-            for number, action in zip(heeded, before, strict=True):
-                signal.signal(number, action)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.wake_fd)
+def run_until_signal(serve: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function to its end. Raises Interrupted when one of the signals cancelled it before."""
+    return trio.run(_guard, serve)
 
 
-def run_until_signal(serve: Callable[[Interruption], Awaitable[T]]) -> T:
-    """Run an async function to its end. Raises Interrupted when a signal cancelled it before."""
-    interruption = Interruption()
-    try:
-        return trio.run(_guard, serve, interruption)
-    finally:
-        interruption.close()
-
-
-async def _guard(serve: Callable[[Interruption], Awaitable[T]], interruption: Interruption) -> T:
+async def _guard(serve: Callable[[], Awaitable[T]]) -> T:
     token = trio.lowlevel.current_trio_token()
-    with trio.CancelScope() as scope, interruption.listening(lambda: token.run_sync_soon(scope.cancel)):
-        return await serve(interruption)
-    raise Interrupted(interruption.number or signal.SIGINT)
+    came: list[int] = []
+
+    def note(number: int) -> None:
+        came.append(number)
+        token.run_sync_soon(scope.cancel)
+
+    with trio.CancelScope() as scope, _at_signals(note):
+        return await serve()
+    raise Interrupted(came[0])
 
 
 @contextlib.contextmanager
 def raising_signals() -> Iterator[None]:
     """Raise Interrupted at the first of the signals, in code that is not async."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def note(number: int) -> None:
         raise Interrupted(number)
 
+    with _at_signals(note):
+        yield
+
+
+@contextlib.contextmanager
+def _at_signals(note: Callable[[int], None]) -> Iterator[None]:
+    """Call `note` at each of the signals during the block; those that are ignored stay so (nohup(1))."""
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        note(number)
+
     heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, note) for number in heeded]
+    before = [signal.signal(number, receive) for number in heeded]
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ class RunCgroup:
     """
 
     __slots__ = (
-        "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before", "_trees", "_warden_uid",
+        "_cpu_before_s", "_killed", "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before", "_trees", "_warden_uid",
         "dir_fd", "events_fd", "name", "tasks_fds",
     )  # fmt: skip
 
@@ -64,6 +64,8 @@ class RunCgroup:
         self._warden_uid = os.geteuid()
         self._processes: int | None = None
         self._refused_at_kill: int | None = None
+        self._cpu_before_s = 0.0
+        self._killed = False
         try:
             for tree in self._trees.leaves:
                 tree.make(name)
@@ -126,7 +128,7 @@ class RunCgroup:
 
     def cpu_time_s(self) -> float:
         """Return CPU seconds used by every process that was ever in the leaf, and by their descendants."""
-        return self._trees.clock.cpu_time_s(self.name)
+        return self._trees.clock.cpu_time_s(self.name) - self._cpu_before_s
 
     def processes_peak(self) -> int | None:
         """Return the most processes and threads there were at once, or None before Linux 6.1."""
@@ -152,7 +154,20 @@ class RunCgroup:
         if self._trees.unified is None and self._refused_at_kill is None:
             # Without cgroup.kill, pids.max is set to 0, and what that refuses is not the command's doing.
             self._refused_at_kill = self.processes_refused()
+        self._killed = True
         self._trees.members.kill(self.name)
+
+    def renew(self, cpu_time_s: float, peak: int | None, refused: int) -> bool:
+        """Make the leaf as good as new and return True, or False when it is not: then remove it.
+
+        It can be only if it never held more than one process, since the peak cannot be reset, and was never killed: what
+        is cloned into a group that was killed more often than its parent's dies at birth (cgroup_post_fork, Linux 6.14).
+        """
+        if peak != 1 or refused or self._killed or self.is_populated():
+            return False
+        self.close_fds()
+        self._cpu_before_s += cpu_time_s
+        return True
 
     def is_populated(self) -> bool:
         """Return whether a live process is in the leaf; one that is dead but not yet reaped does not count."""

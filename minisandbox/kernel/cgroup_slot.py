@@ -37,7 +37,7 @@ class SlotCgroup:
         self._processes: int | None = None
         self._cpus: float | None = None
         self._runs = 0
-        self._spare: RunCgroup | None = None
+        self._spares: list[RunCgroup] = []
         try:
             self._make()
         except CgroupError:
@@ -62,16 +62,16 @@ class SlotCgroup:
 
     def prepare_spare(self, warden_uid: int) -> None:
         """Make the leaf of the next command ahead of time, so that `open_run` finds it ready."""
-        if self._spare is None:
-            self._spare = self._make_leaf()
-        self._spare.prepare(warden_uid, self._processes)
+        if not self._spares:
+            self._spares.append(self._make_leaf())
+            self._spares[0].prepare(warden_uid, self._processes)
 
     def open_run(self, warden_uid: int, processes: int | None = None) -> RunCgroup:
         """Return the leaf of a new command, in which a process with the uid `warden_uid` may start others.
 
         `processes` limits this command alone; None leaves it with the limit of the slot.
         """
-        run, self._spare = self._spare or self._make_leaf(), None
+        run = self._spares.pop() if self._spares else self._make_leaf()
         try:
             run.prepare(warden_uid, self._processes if processes is None else processes)
             run.open(self._joined(run.name))
@@ -79,6 +79,16 @@ class SlotCgroup:
             run.remove()
             raise
         return run
+
+    def take_back(self, run: RunCgroup, cpu_time_s: float, peak: int | None, refused: int) -> bool:
+        """Keep the leaf of a command that ended for the next one, if nothing shows that it was used; else return False.
+
+        The counters are those of the command that ended.
+        """
+        if len(self._spares) > 1 or not run.renew(cpu_time_s, peak, refused):
+            return False
+        self._spares.append(run)
+        return True
 
     def memory_current(self) -> int:
         """Return the memory charge in bytes, 0 when it is not accounted.
@@ -143,14 +153,14 @@ class SlotCgroup:
         """Kill every process of the slot, frozen or stopped or not. On v2 this does not wait for their end."""
         self._trees.members.kill(self.name)
         # A leaf remembers the kill: what a process from elsewhere clones into it dies at birth (cgroup_post_fork).
-        self._remove_spare()
+        self._remove_spares()
         if self._trees.members is not self._trees.unified:
             # Without cgroup.kill, pids.max was set to 0 meanwhile.
             self._limit_processes(self._processes)
 
     def remove(self) -> bool:
         """Remove the groups and return True, or False while a process or the leaf of a command is in them."""
-        self._remove_spare()
+        self._remove_spares()
         self.end_memory_peak()
         self._groups = [tree for tree in self._groups if not tree.remove(self.name)]
         return not self._groups
@@ -172,9 +182,8 @@ class SlotCgroup:
         self._runs += 1
         return RunCgroup(self._trees, f"{self.name}/r{self._runs}", self._refused)
 
-    def _remove_spare(self) -> None:
-        if self._spare is not None and self._spare.remove():
-            self._spare = None
+    def _remove_spares(self) -> None:
+        self._spares = [spare for spare in self._spares if not spare.remove()]
 
     def _joined(self, leaf: str) -> Iterator[tuple[HierarchyV1, str]]:
         """Yield the v1 groups that a process of a command joins: its leaf where there is one, else the slot."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import trio
@@ -23,6 +23,9 @@ from minisandbox.kernel.reactor import Reactor
 
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
+
+_PATIENCE_S = 0.05
+"""How long the init of a sandbox may take to see that its control socket is closed, and to end by itself."""
 
 _SOCKET_FD = 3
 _LOCK_FD = 4
@@ -123,13 +126,11 @@ class Launcher:
             raise self._broken
         await self._channel.send(request)
 
-    async def configure(self, inits_cgroup_fd: int, inits_tasks_fds: tuple[int, ...], warden_gid: int) -> None:
+    async def configure(self, inits_fds: Sequence[int], warden_gid: int) -> None:
         """Tell it where inits belong, and check that it speaks our protocol."""
         request = Request("configure").option("warden-gid", warden_gid)
-        if inits_cgroup_fd >= 0:
-            request.descriptor("inits-cgroup", inits_cgroup_fd)
-        for fd in inits_tasks_fds:
-            request.descriptor("inits-tasks", fd)
+        for fd in inits_fds:
+            request.descriptor("inits", fd)
         event = self.expect(RecordKind.HELLO, 0)
         await self.send(request)
         with _deadline("the launcher to answer"):
@@ -149,15 +150,18 @@ class Launcher:
             raise StartError("cannot make namespaces for a sandbox", stage_name(record.stage), record.error)
 
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
-        """Kill a sandbox, by its slot and its own number, and wait until all its processes are dead.
+        """Wait until all processes of a sandbox are dead whose control socket was closed, and kill it if need be.
 
         Raises DeadlineError when that takes longer, and returns at once when the launcher is gone: so are they then.
         """
         gone = self.expect(RecordKind.GONE, sandbox)
         with contextlib.suppress(BrokenError, StartError):
-            await self.send(Request("end").option("slot", slot).option("id", sandbox))
-            with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
+            with trio.move_on_after(_PATIENCE_S):
                 await gone.wait()
+            if not gone.is_set():
+                await self.send(Request("end").option("slot", slot).option("id", sandbox))
+                with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
+                    await gone.wait()
             self.answer(RecordKind.GONE, sandbox)
 
     async def aclose(self) -> None:
@@ -189,8 +193,7 @@ async def open_launcher(
     *,
     slots: int,
     lock_fd: int,
-    inits_cgroup_fd: int,
-    inits_tasks_fds: tuple[int, ...],
+    inits_fds: Sequence[int],
     warden_gid: int,
 ) -> Launcher:
     """Spawn a launcher for at most `slots` sandboxes at once and check that it answers.
@@ -208,7 +211,7 @@ async def open_launcher(
             raise
     launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
     try:
-        await launcher.configure(inits_cgroup_fd, inits_tasks_fds, warden_gid)
+        await launcher.configure(inits_fds, warden_gid)
     except (SandboxError, trio.Cancelled):
         await launcher.aclose()
         raise

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -45,11 +47,26 @@ void file_get(const struct request *req, const struct reporter *to)
 	(void)close(fd);
 }
 
-static int open_or_create(const char *path, mode_t mode, bool *ret_created)
+/* A new file without a name, in the directory where it will get one: killed on the way, it leaves nothing. */
+static int open_unnamed(const char *path, mode_t mode)
 {
-	int fd = open_inside(path, O_WRONLY | O_CREAT | O_EXCL, mode);
-	*ret_created = fd >= 0;
-	return fd < 0 && errno == EEXIST ? open_inside(path, O_WRONLY, 0) : fd;
+	char directory[4096];
+	const char *slash = strrchr(path, '/');
+	size_t length = slash && slash != path ? (size_t)(slash - path) : 1;
+	if (!slash || length >= sizeof directory)
+		return -1;
+	memcpy(directory, path, length);
+	directory[length] = '\0';
+	struct open_how how = { .flags = O_WRONLY | O_TMPFILE | O_CLOEXEC, .mode = mode,
+		                .resolve = RESOLVE_NO_MAGICLINKS };
+	return sys_openat2(AT_FDCWD, directory, &how);
+}
+
+static int give_name(int fd, const char *path)
+{
+	char self[64];
+	(void)snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+	return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
 }
 
 static int copy_all(int from, int to)
@@ -74,17 +91,24 @@ static int copy_all(int from, int to)
 void file_put(const struct request *req, const struct reporter *to)
 {
 	struct stat st;
-	bool created;
-	int fd = open_or_create(req->path, (mode_t)req->mode, &created);
+	bool named = true, unnamed = false;
+	int fd = open_inside(req->path, O_WRONLY, 0);
+	if (fd < 0 && errno == ENOENT) {
+		fd = open_unnamed(req->path, (mode_t)req->mode);
+		unnamed = fd >= 0;
+		/* overlayfs has unnamed files since Linux 6.3 */
+		if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR))
+			fd = open_inside(req->path, O_WRONLY | O_CREAT | O_EXCL, (mode_t)req->mode);
+		named = false;
+	}
 	if (fd < 0)
 		fail(to, STAGE_FILE_OPEN, -1, errno);
 	require_regular(fd, to, &st);
 	int error = ftruncate(fd, 0) < 0 ? errno : copy_all(STDIN_FILENO, fd);
-	if (!error && close(fd) < 0)
+	if (!error && unnamed && give_name(fd, req->path) < 0)
 		error = errno;
-	if (error) {
-		if (created)
-			(void)unlink(req->path);
+	if (error && !named && !unnamed)
+		(void)unlink(req->path);
+	if (error)
 		fail(to, STAGE_FILE_WRITE, -1, error);
-	}
 }

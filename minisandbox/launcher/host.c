@@ -114,7 +114,6 @@ static void make_workplace(const struct reporter *to)
 void host_open(struct host *host, const struct reporter *to)
 {
 	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
-	host->inits_cgroup_fd = -1;
 	host->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	host->mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	host->net_ns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);

@@ -63,11 +63,12 @@ static void report_failure(uint32_t slot, enum stage stage, int item, int error)
 static void serve_configure(struct launcher *launcher, struct request *req)
 {
 	struct host *host = &launcher->host;
-	if (req->inits_cgroup.count)
-		host->inits_cgroup_fd = fcntl(req->inits_cgroup.fd[0], F_DUPFD_CLOEXEC, 0);
-	for (uint32_t i = 0; i < req->inits_tasks.count; i++)
-		host->inits_tasks.fd[host->inits_tasks.count++] =
-		        fcntl(req->inits_tasks.fd[i], F_DUPFD_CLOEXEC, 0);
+	/* we live where the inits shall live, so that none of them has to be moved at its start (20 us each) */
+	for (uint32_t i = 0; i < req->inits.count; i++)
+		if (write(req->inits.fd[i], "0", 1) != 1) {
+			report_failure(0, STAGE_CGROUP, (int)i, errno);
+			return;
+		}
 	host->warden_gid = (uint32_t)req->warden_gid;
 	report((struct record){ .kind = RECORD_HELLO, .value = PROTOCOL_VERSION });
 }

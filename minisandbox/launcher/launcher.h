@@ -26,8 +26,7 @@ struct request {
 	uint64_t id;   /* of a command, or of a sandbox; never used twice */
 	uint64_t slot; /* number in the launcher's table */
 	/* configure */
-	struct fd_list inits_cgroup; /* v2 directory of all inits; at most one */
-	struct fd_list inits_tasks;  /* v1 `tasks` files of all inits */
+	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits */
 	/* slot */
 	uint64_t uid_base; /* first of SLOT_IDS host ids */
 	/* start */
@@ -104,8 +103,6 @@ struct host {
 	int net_ns_fd;      /* the host's, to come back to */
 	int own_mount_ns_fd;
 	int proc_fd;        /* the host's /proc */
-	int inits_cgroup_fd;
-	struct fd_list inits_tasks;
 	uint32_t warden_gid;
 	char *title; /* our arguments, as /proc/PID/cmdline shows them */
 	size_t title_size;
@@ -118,7 +115,7 @@ int mount_clone(int source_fd, const char *path, unsigned int flags);
 int mount_set(int mount_fd, uint64_t attributes, int user_ns_fd);
 int mount_attach(int mount_fd, int target_fd, const char *path);
 int mount_new(const char *type, const char *const options[][2], uint64_t attributes);
-int target_open(int root_fd, const char *path, bool file);
+int target_open(int root_fd, const char *path, bool file, bool make);
 
 /* ---- slot.c */
 struct slot {

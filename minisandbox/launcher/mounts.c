@@ -70,9 +70,9 @@ static int make_and_open(int directory_fd, const char *name, bool file)
 	return open_beneath(directory_fd, name, 0);
 }
 
-/* Open a mount point below root_fd, component by component and never through a link; what is missing is made.
- * Returns an O_PATH descriptor or -1. ENOTDIR or ELOOP: something else is there. */
-int target_open(int root_fd, const char *path, bool file)
+/* Open a mount point below root_fd, component by component and never through a link; with `make`, what is missing is
+ * made. Returns an O_PATH descriptor or -1. ENOTDIR or ELOOP: something else is there. */
+int target_open(int root_fd, const char *path, bool file, bool make)
 {
 	char name[256];
 	int at = open_beneath(root_fd, ".", O_DIRECTORY);
@@ -88,7 +88,7 @@ int target_open(int root_fd, const char *path, bool file)
 		path += length;
 		bool last = path[strspn(path, "/")] == '\0';
 		int next = open_beneath(at, name, last && file ? 0 : O_DIRECTORY);
-		if (next < 0 && errno == ENOENT)
+		if (next < 0 && errno == ENOENT && make)
 			next = make_and_open(at, name, last && file);
 		int error = errno;
 		close_fd(&at);

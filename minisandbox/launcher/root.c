@@ -114,20 +114,27 @@ static void make_overlay(struct root *root)
 	stage_done(root->to, STAGE_OVERLAY);
 }
 
-/* Attach on a directory or file of the root. What is not there is made, owned by the sandbox's root. */
-static void attach_inside(const struct root *root, enum stage stage, int item, int mount_fd, const char *path, bool file)
+/* Make a mount point that is not there, owned by the sandbox's root. Returns an O_PATH descriptor or -1. */
+static int target_make(const struct root *root, const char *path, bool file)
 {
 	uid_t base = root->slot->uid_base;
 	(void)setfsgid(base);
 	(void)setfsuid(base);
-	(void)sys_capraise();
-	cleanup_fd int target = target_open(root->root_fd, path, file);
+	int target = sys_capraise() < 0 ? -1 : target_open(root->root_fd, path, file, true);
 	int error = errno;
 	(void)setfsuid(0);
 	(void)setfsgid(0);
-	if (mount_fd < 0 || target < 0)
-		fail(root->to, stage, item, error);
-	if (mount_attach(mount_fd, target, "") < 0)
+	errno = error;
+	return target;
+}
+
+/* Attach on a directory or file of the root. */
+static void attach_inside(const struct root *root, enum stage stage, int item, int mount_fd, const char *path, bool file)
+{
+	cleanup_fd int target = target_open(root->root_fd, path, file, false);
+	if (target < 0 && errno == ENOENT)
+		target = target_make(root, path, file);
+	if (target < 0 || mount_attach(mount_fd, target, "") < 0)
 		fail(root->to, stage, item, errno);
 }
 

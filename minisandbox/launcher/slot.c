@@ -145,12 +145,32 @@ static bool file_is_clean(int proc_fd, const char *path)
 	return sockstat_is_clean(text);
 }
 
+/* `lo` never carried a packet: its line in net/dev is all zeros. The counters cannot be reset, and would tell the next
+ * sandbox that it has a predecessor and how much that one talked to itself. */
+static bool loopback_is_unused(int proc_fd)
+{
+	char text[2048];
+	cleanup_fd int fd = openat(proc_fd, "thread-self/net/dev", O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (length < 0)
+		return false;
+	text[length] = '\0';
+	const char *lo = strstr(text, "lo:");
+	if (!lo)
+		return false;
+	for (lo += strlen("lo:"); *lo && *lo != '\n'; lo++)
+		if (*lo != ' ' && *lo != '0')
+			return false;
+	return true;
+}
+
 /* Ask the kernel, from inside the namespace, after every process of the sandbox is dead. Any doubt means no. */
 bool slot_network_is_clean(const struct host *host, const struct slot *slot)
 {
 	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		return false;
-	bool clean = file_is_clean(host->proc_fd, "thread-self/net/sockstat") &&
+	bool clean = loopback_is_unused(host->proc_fd) &&
+	             file_is_clean(host->proc_fd, "thread-self/net/sockstat") &&
 	             file_is_clean(host->proc_fd, "thread-self/net/sockstat6");
 	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
 		_exit(125); /* never go on in a sandbox's network */

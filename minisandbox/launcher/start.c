@@ -106,14 +106,6 @@ static void become_warden(const struct host *host, const struct slot *slot, cons
 	stage_done(to, STAGE_WARDEN);
 }
 
-static void join_inits(const struct host *host, const struct reporter *to)
-{
-	for (uint32_t i = 0; i < host->inits_tasks.count; i++)
-		if (write(host->inits_tasks.fd[i], "0", 1) != 1)
-			fail(to, STAGE_CGROUP, (int)i, errno);
-	stage_done(to, STAGE_CGROUP);
-}
-
 /* Close everything but what init needs. That goes to the last numbers of the smallest descriptor table (64), so that
  * the descriptors of a request get numbers from 3 on, in order, and never those that a command's streams will have. */
 static void keep_only(struct sandbox *sandbox, const struct reporter *to)
@@ -148,7 +140,6 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
 	(void)strncpy(host->title, "init", host->title_size);
 	stage_done(&to, STAGE_CLONE);
-	join_inits(host, &to);
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);
 	stage_done(&to, STAGE_NETNS);
@@ -175,10 +166,6 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
 	if (!error) {
 		struct clone_args args = { .flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
 			                   .exit_signal = SIGCHLD };
-		if (host->inits_cgroup_fd >= 0) {
-			args.flags |= CLONE_INTO_CGROUP;
-			args.cgroup = (uint64_t)host->inits_cgroup_fd;
-		}
 		stage = STAGE_CLONE;
 		item = -1;
 		pid = sys_clone3(&args);

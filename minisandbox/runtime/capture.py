@@ -43,7 +43,8 @@ class Capture:
         self._on_change = on_change
         self._head = bytearray()
         self._tail = bytearray()
-        self._paused = False
+        self.paused = False
+        """Whether the one who watches the stream asked for a pause."""
         self.total_bytes = 0
         self.error: Exception | None = None
         """What `on_data` raised; it is not called again then."""
@@ -68,7 +69,7 @@ class Capture:
     def drain(self) -> None:
         """Read what is there."""
         for _ in range(_READS_AT_ONCE):
-            if self._fd < 0 or self._paused:
+            if self._fd < 0 or self.paused:
                 return
             try:
                 data = os.read(self._fd, _CHUNK_BYTES)
@@ -107,13 +108,14 @@ class Capture:
 
     def _pause(self, until: trio.Event) -> None:
         self._reactor.unregister(self._fd)
-        self._paused = True
+        self.paused = True
 
         async def resume() -> None:
             await until.wait()
-            self._paused = False
+            self.paused = False
             if self._fd >= 0:
                 self._reactor.register(self._fd, self.drain)
+            self._on_change()
 
         trio.lowlevel.spawn_system_task(resume)
 

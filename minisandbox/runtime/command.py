@@ -69,6 +69,7 @@ class Command:
         self.leaf = leaf
         self.ended = trio.Event()
         self.drained = trio.Event()
+        self.changed = trio.Event()
         self.outcome = Outcome()
         self.asked = False
         """Whether init was asked for it, and will report its end."""
@@ -110,6 +111,13 @@ class Command:
             self.stop(ExitReason.OUTPUT)
         if self.ended.is_set() and self._streams_ended():
             self.drained.set()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    @property
+    def paused(self) -> bool:
+        """Whether a stream waits for the one who watches it."""
+        return any(stream is not None and stream.paused for stream in (self.stdout, self.stderr))
 
     def on_processes(self) -> None:
         """The kernel refused a process of the command for its limit."""

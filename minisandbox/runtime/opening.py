@@ -67,15 +67,20 @@ def _warden_gid(ids: IdRange) -> int:
 async def _open_launcher(
     reactor: Reactor, cgroups: CgroupTree, ids: IdRange, lock_fd: int, max_sandboxes: int
 ) -> Launcher:
-    return await open_launcher(
-        binary_path(),
-        reactor,
-        slots=max_sandboxes,
-        lock_fd=lock_fd,
-        inits_cgroup_fd=cgroups.inits_fd,
-        inits_tasks_fds=cgroups.inits_tasks_fds,
-        warden_gid=_warden_gid(ids),
-    )
+    with contextlib.ExitStack() as stack:
+        inits_fds = list(cgroups.inits_tasks_fds)
+        if cgroups.inits_fd >= 0:
+            procs_fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroups.inits_fd)
+            stack.callback(os.close, procs_fd)
+            inits_fds.append(procs_fd)
+        return await open_launcher(
+            binary_path(),
+            reactor,
+            slots=max_sandboxes,
+            lock_fd=lock_fd,
+            inits_fds=inits_fds,
+            warden_gid=_warden_gid(ids),
+        )
 
 
 def _close_cgroups(cgroups: CgroupTree) -> None:

@@ -46,6 +46,8 @@ class LiveCommand:
         self._ended = trio.Event()
         self._watch_scope = trio.CancelScope()
         self._outcome: Result | SandboxError | None = None
+        self._counted = False
+        self._closed = False
 
     async def _begin(self, stdio: list[int], *, new_terminal: bool) -> None:
         request = run_request(self._command, self._spec, stdio)
@@ -60,6 +62,7 @@ class LiveCommand:
             try:
                 await supervise(self._command, self._spec.limits)
                 counters = count(self._command, sandbox.memory, self._mark)
+                self._counted = True
                 self._outcome = make_result(
                     self._command, self._spec, counters, self._started_ns, sandbox.timing, sandbox.degraded
                 )
@@ -86,7 +89,13 @@ class LiveCommand:
 
     async def aclose(self) -> None:
         """Kill the tree, if it still runs, and give back what the command held. Shielded."""
+        if self._closed:
+            return
+        self._closed = True
         self._watch_scope.cancel()
+        if not self._counted:
+            self._counted = True
+            self._sandbox.memory.abandon()
         await self._sandbox.abandon(self._command)
 
     async def __aenter__(self) -> Self:

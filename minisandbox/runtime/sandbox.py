@@ -22,6 +22,7 @@ from minisandbox.policy import Policy, capability_mask
 from minisandbox.runtime import files
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
+from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
@@ -159,7 +160,7 @@ class Sandbox:
             await self.abandon(command)
             raise
         counters = count(command, self.memory, mark)
-        self.finish(command)
+        self.finish(command, counters)
         return make_result(command, spec, counters, started_ns, self.timing, self.degraded)
 
     def check_open(self) -> None:
@@ -195,14 +196,22 @@ class Sandbox:
         """Send a signal to the main process of a command."""
         await self._channel.send(Request("signal").option("id", command.number).option("signal", number))
 
-    def finish(self, command: Command) -> None:
+    def finish(self, command: Command, counters: Counters | None = None) -> None:
         """Give back what a command that ended held. Its background processes stay, and its leaf until later."""
         command.close_streams()
         self._commands.pop(command.number, None)
         if command.leaf.events_fd >= 0:
             self.reactor.unregister(command.leaf.events_fd)
-        command.leaf.close_fds()
-        self._leftover.append(command)
+        cpu_time_s = counters.cpu_time_s if counters is not None else None
+        if (
+            counters is None
+            or cpu_time_s is None
+            or not self.slot.cgroup.take_back(
+                command.leaf, cpu_time_s, counters.processes_peak, counters.processes_refused
+            )
+        ):
+            command.leaf.close_fds()
+            self._leftover.append(command)
 
     async def abandon(self, command: Command) -> None:
         """Kill the tree of a command and give back what it held, also when cancelled."""

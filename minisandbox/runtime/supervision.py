@@ -39,9 +39,14 @@ async def supervise(command: Command, limits: Limits) -> None:
         else:
             with trio.move_on_at(wake):
                 await command.ended.wait()
-    if not command.drained.is_set():
-        with trio.move_on_after(GRACE_S):
-            await command.drained.wait()
+    while not command.drained.is_set():
+        if command.paused:
+            await command.changed.wait()  # what is in its pipe belongs to the one who asked for the pause
+            continue
+        with trio.move_on_after(GRACE_S) as scope:
+            await command.changed.wait()
+        if scope.cancelled_caught:
+            break
     if command.broken is not None:
         raise command.broken
 

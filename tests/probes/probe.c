@@ -106,10 +106,12 @@ int main(int argc, char **argv)
 		probe_roots(rest);
 	else if (strcmp(group, "terminal") == 0)
 		probe_terminal(rest);
-	else if (strcmp(group, "sockets") == 0)
-		probe_sockets();
+	else if (strcmp(group, "sockets") == 0 && argc == 3)
+		probe_sockets(atol(argv[2]));
 	else if (strcmp(group, "descriptors") == 0)
 		probe_descriptors();
+	else if (strcmp(group, "ipc") == 0 && argc == 3)
+		probe_ipc(strcmp(argv[2], "leave") == 0);
 	else if (strcmp(group, "process") == 0 && argc > 2) /* of process PID, or of a child each when PID is 0 */
 		probe_process((pid_t)atoi(argv[2]), argv + 3);
 	else if (strcmp(group, "numbers") == 0 && argc == 4)

@@ -30,8 +30,9 @@ void probe_kernel(char *const *names);
 void probe_entries(char *const *names);
 void probe_roots(char *const *names);
 void probe_process(pid_t pid, char *const *names);
-void probe_sockets(void);
+void probe_sockets(long protocols);
 void probe_descriptors(void);
+void probe_ipc(int leave);
 void probe_terminal(char *const *names);
 void probe_numbers(long first, long last);
 

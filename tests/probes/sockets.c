@@ -1,4 +1,4 @@
-/* Which sockets can be made, which descriptors there are, what a terminal takes, what unknown system calls answer. */
+/* Which sockets can be made, which descriptors there are, what a terminal takes. */
 #include "probe.h"
 
 #include <errno.h>
@@ -12,16 +12,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { FAMILIES = 64, TYPES = 11, PROTOCOLS = 33 };
+enum { FAMILIES = 64, TYPES = 11 };
 
 /* Every combination, so that nothing depends on which ones somebody thought of. The kernel takes 32 bits of each. */
-void probe_sockets(void)
+void probe_sockets(long protocols)
 {
 	static const long highs[] = { 0, 1l << 32 };
 	for (size_t i = 0; i < COUNT(highs); i++)
 		for (long family = 0; family < FAMILIES; family++)
 			for (long type = 0; type < TYPES; type++)
-				for (long protocol = 0; protocol < PROTOCOLS; protocol++) {
+				for (long protocol = 0; protocol < protocols; protocol++) {
 					int pair[2];
 					long fd = syscall(SYS_socket, highs[i] | family, highs[i] | type,
 					                  highs[i] | protocol);
@@ -104,19 +104,4 @@ void probe_terminal(char *const *names)
 	for (size_t i = 0; i < COUNT(TERMINAL); i++)
 		if (is_named(TERMINAL[i].attempt.name, names))
 			printf("%s %s\n", TERMINAL[i].attempt.name, errors[i] ? strerrorname_np(errors[i]) : "ok");
-}
-
-static long try_number(long number)
-{
-	return syscall(number, 0, 0, 0, 0, 0, 0);
-}
-
-/* Numbers that no kernel has yet. */
-void probe_numbers(long first, long last)
-{
-	char name[32];
-	for (long number = first; number <= last; number++) {
-		(void)snprintf(name, sizeof name, "%#lx", number);
-		attempt_run(name, try_number, number);
-	}
 }

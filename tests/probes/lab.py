@@ -1,0 +1,86 @@
+"""Where a probe runs: in sandboxes with more or less of a defence, or on the host in namespaces that are thrown away."""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minisandbox import Bind, Policy, load_policy
+from minisandbox.policy import CAPABILITIES
+
+PROBE = "/probe/probe"
+"""Where the probe program is inside."""
+
+OUTSIDE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", "--net", "--cgroup")
+"""Runs a command as the host's root whom nothing holds back but that his namespaces are not the host's."""
+
+_DENIED = frozenset({"EPERM", "EACCES", "ENOSYS", "EROFS"})
+
+
+class Defence(enum.Enum):
+    """How much stands between a probe and what it is after."""
+
+    DEFAULT = "default"
+    STRICT = "strict"
+    PRIVILEGED = "privileged"
+    """The filters of the default policy, and every capability that there is."""
+    UNFILTERED = "unfiltered"
+    """Every capability and no filter: what is left are namespaces, ids and modes."""
+    OFF = "off"
+    """No sandbox: root on the host, in namespaces of his own so that nothing comes of it."""
+
+
+FILTERED = (Defence.DEFAULT, Defence.STRICT, Defence.PRIVILEGED)
+SANDBOXED = (*FILTERED, Defence.UNFILTERED)
+
+
+def policy_of(defence: Defence) -> Policy:
+    """Return the policy of a sandbox with so much of a defence."""
+    if defence is Defence.STRICT:
+        return load_policy("strict")
+    policy = load_policy("default")
+    if defence in (Defence.PRIVILEGED, Defence.UNFILTERED):
+        policy = msgspec.structs.replace(policy, capabilities=frozenset(CAPABILITIES))
+    if defence is Defence.UNFILTERED:
+        policy = msgspec.structs.replace(policy, seccomp=())
+    return policy
+
+
+def probe_bind(probe_dir: Path) -> Bind:
+    """Return the bind that shows the probe program as `PROBE`."""
+    return Bind(source=probe_dir, target=str(Path(PROBE).parent))
+
+
+def run_outside(command: Sequence[str | Path], cwd: Path) -> str:
+    """Run a command with the defence off and return what it printed."""
+    words = [*OUTSIDE, *map(str, command)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def parse(output: str) -> dict[str, str]:
+    """Return the outcome of each attempt by its name, from what the probe program printed."""
+    return dict(line.split(" ", 1) for line in output.splitlines() if line)
+
+
+def is_denied(outcome: str) -> bool:
+    """Return whether the kernel refused to look at what was asked for."""
+    return outcome in _DENIED
+
+
+def is_reached(outcome: str) -> bool:
+    """Return whether the kernel did what was asked for, or would have if the arguments had made sense."""
+    return outcome not in _DENIED and not outcome.startswith("SIG")
+
+
+def skip_without_capability(*names: str) -> None:
+    """Skip the test where the host's own root lacks one of these, and so cannot do what a sandbox shall not."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    held = int(status["CapEff"], 16)
+    for name in names:
+        if not held >> CAPABILITIES[name] & 1:
+            pytest.skip(f"root of this host has no {name}")
