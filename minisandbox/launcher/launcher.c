@@ -69,6 +69,9 @@ static void serve_configure(struct launcher *launcher, struct request *req)
 			report_failure(0, STAGE_CGROUP, (int)i, errno);
 			return;
 		}
+	struct reporter to = { .socket = SOCKET_FD };
+	if (req->by_path)
+		host_use_paths(host, &to);
 	host->warden_gid = (uint32_t)req->warden_gid;
 	report((struct record){ .kind = RECORD_HELLO, .value = PROTOCOL_VERSION });
 }

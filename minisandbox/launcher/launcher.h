@@ -40,7 +40,7 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool host_network, pid_proc, terminal, trace;
+	bool host_network, pid_proc, terminal, trace, by_path;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	struct fd_list cgroup;
@@ -104,17 +104,20 @@ struct host {
 	int own_mount_ns_fd;
 	int proc_fd;        /* the host's /proc */
 	uint32_t warden_gid;
+	bool overlay_by_fd;
 	char *title; /* our arguments, as /proc/PID/cmdline shows them */
 	size_t title_size;
 };
 void host_seal_self(char **argv);
 void host_open(struct host *host, const struct reporter *to);
+void host_use_paths(struct host *host, const struct reporter *to);
 
 /* ---- mounts.c */
 int mount_clone(int source_fd, const char *path, unsigned int flags);
 int mount_set(int mount_fd, uint64_t attributes, int user_ns_fd);
 int mount_attach(int mount_fd, int target_fd, const char *path);
 int mount_new(const char *type, const char *const options[][2], uint64_t attributes);
+int mount_create(int context_fd, const char *const options[][2], uint64_t attributes);
 int target_open(int root_fd, const char *path, bool file, bool make);
 
 /* ---- slot.c */
@@ -133,6 +136,7 @@ struct trees {
 	int layer[LAYERS_MAX];
 	int bind[BINDS_MAX];
 	uint32_t layer_count, bind_count;
+	bool by_fd; /* the overlay takes them by descriptor */
 };
 pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
                     const struct reporter *to);

@@ -37,8 +37,12 @@ int mount_attach(int mount_fd, int target_fd, const char *path)
 int mount_new(const char *type, const char *const options[][2], uint64_t attributes)
 {
 	cleanup_fd int context = sys_fsopen(type);
-	if (context < 0)
-		return -1;
+	return context < 0 ? -1 : mount_create(context, options, attributes);
+}
+
+/* The same, of a file system that was opened and perhaps configured before. */
+int mount_create(int context, const char *const options[][2], uint64_t attributes)
+{
 	for (size_t i = 0; options[i][0]; i++) {
 		unsigned int command = options[i][1] ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG;
 		if (sys_fsconfig(context, command, options[i][0], options[i][1], 0) < 0)

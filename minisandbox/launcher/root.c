@@ -1,7 +1,8 @@
 /* The mounts of one sandbox, made in its own mount namespace as real root, and the switch to its root.
  *
- * The namespace begins as a copy of the launcher's: an empty read-only tmpfs as "/", and the workplace /x on it. The lower
- * layers and the writable tmpfs are attached below /x only while the overlay is made; overlayfs keeps clones of them.
+ * The namespace begins as a copy of the launcher's: a read-only tmpfs as "/" with nothing on it. Where the kernel cannot make
+ * an overlay of detached mounts, there is the workplace /x on it too: layers and the writable tmpfs are attached there
+ * while the overlay is made, which keeps clones of them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -70,8 +71,6 @@ static void make_upper(struct root *root)
 			if (fchownat(disk, directories[i].name, base, base, 0) < 0)
 				fail(root->to, STAGE_UPPER, (int)i, errno);
 	}
-	if (mount_attach(disk, AT_FDCWD, "/x/up") < 0)
-		fail(root->to, STAGE_UPPER, -1, errno);
 	stage_done(root->to, STAGE_UPPER);
 }
 
@@ -87,22 +86,46 @@ static void attach_layers(const struct root *root, char *lowerdir, size_t size)
 		if (length >= size)
 			fail(root->to, STAGE_LAYER, (int)i, ENAMETOOLONG);
 	}
+	if (mount_attach(root->disk_fd, AT_FDCWD, "/x/up") < 0)
+		fail(root->to, STAGE_UPPER, -1, errno);
+}
+
+static int overlay_by_path(const struct root *root)
+{
+	char lowerdir[256]; /* fsconfig(2) takes no longer string */
+	attach_layers(root, lowerdir, sizeof lowerdir);
+	const char *const options[][2] = { { "lowerdir", lowerdir },   { "upperdir", "/x/up/u" },
+		                           { "workdir", "/x/up/w" }, { "volatile", NULL }, { NULL, NULL } };
+	return mount_new("overlay", options, PLAIN);
+}
+
+static int overlay_by_fd(const struct root *root)
+{
+	static const char *const options[][2] = { { "volatile", NULL }, { NULL, NULL } };
+	cleanup_fd int upper = openat(root->disk_fd, "u", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	cleanup_fd int work = openat(root->disk_fd, "w", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	cleanup_fd int context = sys_fsopen("overlay");
+	if (upper < 0 || work < 0 || context < 0)
+		return -1;
+	for (uint32_t i = 0; i < root->trees->layer_count; i++)
+		if (sys_fsconfig(context, FSCONFIG_SET_FD, "lowerdir+", NULL, root->trees->layer[i]) < 0)
+			fail(root->to, STAGE_LAYER, (int)i, errno);
+	if (sys_fsconfig(context, FSCONFIG_SET_FD, "upperdir", NULL, upper) < 0 ||
+	    sys_fsconfig(context, FSCONFIG_SET_FD, "workdir", NULL, work) < 0)
+		return -1;
+	return mount_create(context, options, PLAIN);
 }
 
 /* The file system is made with the ids of the slot's root, or its work directory could not be made on the idmapped
  * upper and it would silently be read-only; setfsuid(2) lowers capabilities that making it needs, so raise them again. */
 static void make_overlay(struct root *root)
 {
-	char lowerdir[256]; /* fsconfig(2) takes no longer string */
 	uid_t base = root->slot->uid_base;
-	attach_layers(root, lowerdir, sizeof lowerdir);
-	const char *const options[][2] = { { "lowerdir", lowerdir }, { "upperdir", "/x/up/u" }, { "workdir", "/x/up/w" },
-		                           { "volatile", NULL }, { NULL, NULL } };
 	(void)setfsgid(base);
 	(void)setfsuid(base);
 	if (sys_capraise() < 0)
 		fail(root->to, STAGE_OVERLAY, -1, errno);
-	int overlay = mount_new("overlay", options, PLAIN);
+	int overlay = root->trees->by_fd ? overlay_by_fd(root) : overlay_by_path(root);
 	int error = errno;
 	(void)setfsuid(0);
 	(void)setfsgid(0);
@@ -166,12 +189,15 @@ static void make_pts(const struct root *root)
 
 static void make_dev(const struct root *root)
 {
-	cleanup_fd int dev = mount_clone(AT_FDCWD, "/x/dev", AT_RECURSIVE);
-	if (dev < 0 || mount_set(dev, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1) < 0)
+	struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
+		                   .attr_clr = MOUNT_ATTR_NODEV };
+	cleanup_fd int dev = mount_clone(AT_FDCWD, "/dev", AT_RECURSIVE);
+	if (dev < 0 || sys_mount_setattr(dev, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr) < 0)
 		fail(root->to, STAGE_DEV, -1, errno);
 	attach_inside(root, STAGE_DEV, -1, dev, "dev", false);
 	stage_done(root->to, STAGE_DEV);
-	cleanup_fd int shm = mount_clone(AT_FDCWD, "/x/up/shm", 0);
+	cleanup_fd int shm = root->trees->by_fd ? mount_clone(root->disk_fd, "shm", 0) :
+	                                          mount_clone(AT_FDCWD, "/x/up/shm", 0);
 	cleanup_fd int target = openat(dev, "shm", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (shm < 0 || target < 0 || mount_attach(shm, target, "") < 0)
 		fail(root->to, STAGE_SHM, -1, errno);
@@ -197,7 +223,7 @@ static void make_binds(const struct root *root)
  * task of the host (4.7 ms beside 7,000 processes). `..` cannot climb out, as the new root covers the old one's root. */
 static void switch_root(const struct root *root)
 {
-	if (umount2("/x", MNT_DETACH) < 0)
+	if (!root->trees->by_fd && umount2("/x", MNT_DETACH) < 0)
 		fail(root->to, STAGE_UNMOUNT, -1, errno);
 	stage_done(root->to, STAGE_UNMOUNT);
 	if (chdir("/root") < 0 || sys_move_mount(AT_FDCWD, ".", AT_FDCWD, "/", 0) < 0 || chroot(".") < 0 ||

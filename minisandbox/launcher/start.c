@@ -158,7 +158,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
                     const struct reporter *to)
 {
-	struct trees trees = { 0 };
+	struct trees trees = { .by_fd = host->overlay_by_fd };
 	enum stage stage;
 	int item;
 	pid_t pid = -1;

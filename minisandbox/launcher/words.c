@@ -30,6 +30,7 @@ static const struct option OPTIONS[] = {
 	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END), AT(slot), 1u << 20, "number of the slot" },
 	{ "inits", KIND_FDS, BIT(CONFIGURE), AT(inits), TASKS_MAX, "cgroup.procs or tasks file of the group of all inits" },
 	{ "uid-base", KIND_NUMBER, BIT(SLOT), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
+	{ "by-path", KIND_FLAG, BIT(CONFIGURE), AT(by_path), 0, "make overlays as kernels before 6.15 need it" },
 	{ "warden-gid", KIND_NUMBER, BIT(CONFIGURE), AT(warden_gid), UINT32_MAX - 1, "host group that may fill cgroups" },
 	{ "control", KIND_FD, BIT(START), AT(control), 1, "the init's end of its control socket" },
 	{ "layer", KIND_FDS, BIT(START), AT(layers), LAYERS_MAX, "directory of a layer, top first" },

@@ -6,7 +6,9 @@ import errno
 
 from minisandbox.kernel.protocol import Stage
 
-_PRIVILEGED = "root with CAP_SYS_ADMIN is needed; in a container, start it privileged (docker run --privileged)"
+IN_A_CONTAINER = "in a container, give it more rights (docker run --privileged --cgroupns=host, or podman's)"
+
+_PRIVILEGED = f"root with CAP_SYS_ADMIN is needed; {IN_A_CONTAINER}"
 _REINSTALL = "launcher and package do not fit together; build them anew (make install)"
 _DAMAGED = "this should not happen; report it with the output of `minisandbox doctor --json`"
 _ROOTFS = "the rootfs may be damaged; build it anew (minisandbox rootfs build --rebuild NAME)"
@@ -17,10 +19,10 @@ ADVICE: dict[Stage, str] = {
     Stage.SEAL: "memory files must be executable (sysctl -w vm.memfd_noexec=0) and /proc mounted",
     Stage.LAUNCHER_NAMESPACE: _PRIVILEGED,
     Stage.LAUNCHER_ROOT: f"the mount calls of Linux 5.12 and pivot_root(2) must be allowed; {_PRIVILEGED}",
-    Stage.DEVICES: "/dev must hold null, zero, full, random, urandom and tty, or mknod(2) be allowed",
+    Stage.DEVICES: "/dev must hold null, zero, full, random, urandom and tty, where mknod(2) is not allowed",
     Stage.SLOT_FORK: "raise the limit of processes: `ulimit -u`, and pids.max of the control groups above",
     Stage.SLOT_NETNS: "a kernel with CONFIG_NET_NS, and room: sysctl -w user.max_net_namespaces=65536",
-    Stage.SLOT_LOOPBACK: "CAP_NET_ADMIN is needed to bring `lo` up; in a container, --cap-add NET_ADMIN",
+    Stage.SLOT_LOOPBACK: "`lo` must come up in a new network namespace: a kernel with CONFIG_INET",
     Stage.SLOT_USERNS: "a kernel with CONFIG_USER_NS, and room: sysctl -w user.max_user_namespaces=65536",
     Stage.SLOT_IDMAP: "the ids from 268435456 on must exist; a container with its own user namespace has too few",
     Stage.LAYER: "the state directory must be on a file system with idmapped mounts (ext4, xfs, btrfs); "
@@ -42,7 +44,7 @@ ADVICE: dict[Stage, str] = {
     Stage.UNMOUNT: _PRIVILEGED,
     Stage.ROOT: f"chroot(2) and move_mount(2) must be allowed; {_PRIVILEGED}",
     Stage.FILTER: "a seccomp profile became a program that the kernel does not take: at most 4096 instructions",
-    Stage.WARDEN: "CAP_SETUID and CAP_SETGID are needed to give up root",
+    Stage.WARDEN: "the ids of a sandbox must exist: a user namespace around us may have too few",
     Stage.COMMAND_CLONE: "raise the limit of processes, of the policy and of the host",
     Stage.COMMAND_CGROUP: "the control group of the command could not be joined; was it removed by somebody else?",
     Stage.COMMAND_STDIO: _DAMAGED,
@@ -69,12 +71,27 @@ _BY_ERRNO = {
 }
 """What an error number says whatever the stage. ENOSPC of the sandbox's own disk is the stage's."""
 
+_CAPABILITIES = {
+    Stage.SLOT_NETNS: "CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+    Stage.SLOT_LOOPBACK: "CAP_NET_ADMIN",
+    Stage.SLOT_USERNS: "CAP_SETUID and CAP_SETGID",
+    Stage.SLOT_IDMAP: "CAP_SETUID, CAP_SETGID and CAP_DAC_OVERRIDE",
+    Stage.LAYER: "CAP_SYS_ADMIN and CAP_SYS_CHROOT",
+    Stage.ROOT: "CAP_SYS_ADMIN and CAP_SYS_CHROOT",
+    Stage.UPPER: "CAP_SYS_ADMIN and CAP_CHOWN",
+    Stage.WARDEN: "CAP_SETUID and CAP_SETGID",
+    Stage.DEVICES: "CAP_MKNOD",
+}
+"""What is missing where a stage is not permitted; everywhere else it is CAP_SYS_ADMIN."""
+
 _OWN_DISK = (Stage.TMPFS, Stage.UPPER, Stage.FILE_WRITE)
 
 
 def advice_for(stage_name: str, number: int) -> str:
     """Return what to do when the stage of this name failed with an error number."""
     stage = Stage.__members__.get(stage_name.upper(), Stage.NONE)
+    if number in (errno.EPERM, errno.EACCES) and stage < Stage.COMMAND_CLONE:
+        return f"{_CAPABILITIES.get(stage, 'CAP_SYS_ADMIN')} must be there; {IN_A_CONTAINER}"
     if number in _BY_ERRNO and not (number == errno.ENOSPC and stage in _OWN_DISK):
         return f"{_BY_ERRNO[number]}; {ADVICE[stage]}"
     return ADVICE[stage]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from minisandbox.kernel.host import HostFacts
 from minisandbox.policy import CAPABILITIES
+from minisandbox.runtime.advice import IN_A_CONTAINER
 from minisandbox.runtime.finding import Finding
 
 LAUNCHER_CAPABILITIES = (
@@ -14,19 +15,18 @@ LAUNCHER_CAPABILITIES = (
     "CAP_KILL",
     "CAP_NET_ADMIN",
     "CAP_SETGID",
-    "CAP_SETPCAP",
     "CAP_SETUID",
     "CAP_SYS_ADMIN",
     "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
 )
-"""What the launcher uses: ids and files of a sandbox, its network, its mounts, its end (capabilities(7))."""
+"""What supervisor and launcher use, no more and no less (capabilities(7)): to give files and control groups away, to make
+and join namespaces and change users, to take the namespaces of a child that did, to mount, and to end what they made."""
 
 ARCHITECTURES = ("x86_64", "aarch64")
 """Where the system call filters are made and tested."""
 
 CONTROLLERS = ("memory", "pids", "cpu")
-
-IN_A_CONTAINER = "in a container, start it with more rights (docker run --privileged --cgroupns=host, or podman's)"
 
 
 def check_host(facts: HostFacts) -> list[Finding]:

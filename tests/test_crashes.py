@@ -1,0 +1,224 @@
+"""Processes of ours that die or hang: the launcher, an init, a whole supervisor. Errors are typed, and nothing survives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+import minisandbox
+from minisandbox import BrokenError, DeadlineError, Limits, Sandbox, Supervisor, open_supervisor
+from minisandbox.kernel.launcher import Launcher
+from tests import observer
+from tests.census import own_cgroups
+
+PROMPT_S = 10.0
+SURVIVAL_S = 5.0
+"""The longest that anything may outlive its supervisor."""
+
+CHECKOUT = Path(minisandbox.__file__).parents[1]
+
+OWNER = """
+import contextlib, sys, trio
+from pathlib import Path
+from minisandbox import open_supervisor
+
+async def main():
+    async with contextlib.AsyncExitStack() as stack:
+        supervisor = await stack.enter_async_context(open_supervisor(state_dir=Path(sys.argv[1])))
+        for _ in range(int(sys.argv[2])):
+            sandbox = await stack.enter_async_context(supervisor.open_sandbox())
+            await sandbox.run("setsid sleep 300 & sleep 300 & exec 1>&- 2>&-")
+        print("ready", flush=True)
+        await sandbox.run("sleep 300")
+
+trio.run(main)
+"""
+
+
+@contextlib.contextmanager
+def owner(state_dir: Path, sandboxes: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own with a supervisor and sandboxes in which something runs."""
+    command = [sys.executable, "-c", OWNER, str(state_dir), str(sandboxes)]
+    with subprocess.Popen(command, env={"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def groups_of(process: psutil.Process) -> list[Path]:
+    """Return the control groups of the instance that a process of a sandbox belongs to, in every hierarchy."""
+    lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
+    (name,) = {part for line in lines for part in line.split("/") if part.startswith("minisandbox-")}
+    return [own / name for own in own_cgroups() if (own / name).exists()]
+
+
+def everything_of(owner: int) -> list[psutil.Process]:
+    """Return the launcher, the inits and the commands of a process."""
+    return [observer.launcher(owner), *observer.inits(owner), *observer.workload(owner)]
+
+
+# ---- a whole supervisor
+
+
+@pytest.mark.parametrize("sandboxes", [1, pytest.param(50, marks=pytest.mark.slow)])
+async def test_nothing_survives_a_killed_supervisor(state_dir: Path, sandboxes: int) -> None:
+    """Reports 7, 8, 13, tool report 55: within 5 s no process lives; the next start removes its control groups."""
+    async with open_supervisor(state_dir=state_dir) as supervisor, supervisor.open_sandbox():
+        pass
+    entries, mounts = sorted(os.listdir(state_dir / "instances")), Path("/proc/self/mounts").read_text()
+    with contextlib.ExitStack() as stack:
+        with owner(state_dir, sandboxes) as process:
+            alive = everything_of(process.pid)
+            groups = groups_of(alive[-1])
+            pidfds = stack.enter_context(observer.watched(alive))
+            process.kill()
+            await observer.wait_ended(pidfds, SURVIVAL_S)
+    async with open_supervisor(state_dir=state_dir):
+        left = [group for group in groups if group.exists()]
+
+    assert len(pidfds) >= 1 + 3 * sandboxes
+    assert groups
+    assert [] == left
+    assert (entries, mounts) == (sorted(os.listdir(state_dir / "instances")), Path("/proc/self/mounts").read_text())
+
+
+async def test_a_live_supervisor_is_not_swept(state_dir: Path, tmp_path: Path) -> None:
+    """Report 41: neither by one with the same state directory nor by one with another."""
+    with owner(state_dir, 1) as process:
+        before = everything_of(process.pid)
+        for state in (state_dir, tmp_path):
+            async with open_supervisor(state_dir=state):
+                pass
+        after = everything_of(process.pid)
+
+    assert before == after
+
+
+async def test_two_supervisors_have_nothing_in_common(state_dir: Path) -> None:
+    """Tool report 38: of one state directory, they have ids and control groups of their own, and limits of their own."""
+    async with open_supervisor(state_dir=state_dir) as one, open_supervisor(state_dir=state_dir) as two:
+        async with one.open_sandbox(limits=Limits(processes=10)) as first, two.open_sandbox() as second:
+            ids = [await sandbox.run(["cat", "/proc/self/uid_map"]) for sandbox in (first, second)]
+            script = "i=0; while [ $i -lt 30 ]; do sleep 300 & i=$((i+1)); done"
+            reasons = [(await sandbox.run(script)).exit_reason.value for sandbox in (first, second)]
+
+    assert ids[0].stdout.split()[1] != ids[1].stdout.split()[1]
+    assert ["processes", "exited"] == reasons
+
+
+async def test_the_tree_is_below_our_own_group(sandbox: Sandbox) -> None:
+    """Tool report 3: a limit that holds for this process holds for its sandboxes as well."""
+    async with trio.open_nursery() as nursery:
+        await observer.start(nursery, sandbox, "echo on; exec sleep 300")
+        groups = groups_of(observer.workload()[0])
+        nursery.cancel_scope.cancel()
+
+    assert {group.parent for group in groups} <= set(own_cgroups())
+    assert groups
+
+
+# ---- the launcher
+
+
+async def test_a_killed_launcher_breaks_what_it_started(supervisor: Supervisor) -> None:
+    """Report 19, tool report 16: running commands and later calls get BrokenError; no process and no group is left."""
+    async with trio.open_nursery() as nursery:
+        with contextlib.ExitStack() as stack:
+            async with supervisor.open_sandbox() as sandbox:
+                running = await observer.start(nursery, sandbox, "setsid sleep 300 & echo on; exec sleep 300")
+                launcher = observer.launcher()
+                pidfds = stack.enter_context(observer.watched([launcher, *observer.inits(), *observer.workload()]))
+                launcher.send_signal(signal.SIGKILL)
+                await running.wait(PROMPT_S)
+                await observer.wait_ended(pidfds, SURVIVAL_S)
+                with pytest.raises(BrokenError, match="launcher is gone"):
+                    await sandbox.run(["true"])
+                with pytest.raises(BrokenError):
+                    await sandbox.read_file("/etc/passwd")
+            with trio.fail_after(PROMPT_S), pytest.raises(BrokenError):
+                async with supervisor.open_sandbox():
+                    pass
+
+    assert isinstance(running.error, BrokenError)
+    assert running.error.retryable
+
+
+async def test_a_stopped_launcher_is_not_waited_for_without_end(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tool report 40: open sandboxes go on without it; closing one has a deadline and takes its slot out of use."""
+    monkeypatch.setattr(Launcher.end, "__defaults__", (0.3,))
+    launcher = observer.launcher()
+    with trio.fail_after(PROMPT_S), pytest.raises(DeadlineError, match="waited"):
+        async with supervisor.open_sandbox() as sandbox:
+            launcher.suspend()
+            result = await sandbox.run(["echo", "alive"])
+    quarantined = supervisor.quarantined
+    launcher.resume()
+    async with supervisor.open_sandbox() as sandbox:
+        again = await sandbox.run(["echo", "alive"])
+
+    assert (b"alive\n", b"alive\n", 1) == (result.stdout, again.stdout, len(quarantined))
+
+
+# ---- an init
+
+
+async def test_a_killed_init_breaks_its_sandbox_alone(supervisor: Supervisor) -> None:
+    """Its command ends with BrokenError, closing is prompt and no error, the other sandbox and the slot are fine."""
+    async with supervisor.open_sandbox() as other, trio.open_nursery() as nursery:
+        with trio.fail_after(PROMPT_S):
+            async with supervisor.open_sandbox() as sandbox:
+                running = await observer.start(nursery, sandbox, "echo on; exec sleep 300")
+                observer.inits()[-1].kill()
+                await running.wait(PROMPT_S)
+                with pytest.raises(BrokenError, match="gone"):
+                    await sandbox.run(["true"])
+        alive = await other.run(["echo", "alive"])
+        for _ in range(3):
+            async with supervisor.open_sandbox() as sandbox:
+                alive = await sandbox.run(["echo", "alive"])
+
+    assert isinstance(running.error, BrokenError)
+    assert (b"alive\n", ()) == (alive.stdout, supervisor.quarantined)
+
+
+async def test_a_sandbox_ends_with_its_lifetime(supervisor: Supervisor) -> None:
+    """Report 10: init ends by itself, whatever its owner does; a command that ran gets BrokenError."""
+    async with trio.open_nursery() as nursery:
+        with contextlib.ExitStack() as stack, trio.fail_after(PROMPT_S):
+            async with supervisor.open_sandbox(lifetime_s=0.5) as sandbox:
+                running = await observer.start(nursery, sandbox, "setsid sleep 300 & echo on; exec sleep 300")
+                pidfds = stack.enter_context(observer.watched([*observer.inits(), *observer.workload()]))
+                await observer.wait_ended(pidfds)
+                await running.wait()
+
+    assert len(pidfds) == 3
+    assert isinstance(running.error, BrokenError)
+    assert supervisor.quarantined == ()
+
+
+async def test_a_stopped_init_cannot_hold_anything_up(supervisor: Supervisor) -> None:
+    """Its commands are still ended at their limit as far as we can, and closing kills it."""
+    with trio.fail_after(PROMPT_S):
+        async with supervisor.open_sandbox() as sandbox:
+            (init,) = observer.inits()
+            init.suspend()
+            with trio.move_on_after(0.3):
+                await sandbox.write_file("/tmp/x", b"x")
+    async with supervisor.open_sandbox() as sandbox:
+        again = await sandbox.run(["echo", "alive"])
+
+    assert again.stdout == b"alive\n"
