@@ -62,13 +62,19 @@ class Channel:
             except OSError as error:
                 raise BrokenError(f"{self.what} is gone: {error.strerror}") from error
 
+    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+        try:
+            return self._socket.recvmsg(64, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # it left something of ours unread; what it said before it went comes next
+            return self._socket.recvmsg(64, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+
     def receive(self) -> tuple[Record, int] | None:
         """Return the next record and the descriptor beside it (the caller's now; -1 if none), None when none waits.
 
         Raises BrokenError at the end of the connection.
         """
         try:
-            datagram, ancillary, _flags, _address = self._socket.recvmsg(64, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+            datagram, ancillary, _flags, _address = self._receive()
         except BlockingIOError:
             return None
         except OSError as error:

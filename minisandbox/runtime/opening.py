@@ -21,6 +21,7 @@ from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.supervisor import Supervisor
 
 DEFAULT_MAX_SANDBOXES = 1024
+DEFAULT_MAX_PARKED = 4
 
 
 @contextlib.asynccontextmanager
@@ -28,11 +29,13 @@ async def open_supervisor(
     *,
     state_dir: Path | None = None,
     max_sandboxes: int = DEFAULT_MAX_SANDBOXES,
+    max_parked: int = DEFAULT_MAX_PARKED,
     cgroup_layout: CgroupLayout | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks (default /var/lib/minisandbox). What a dead supervisor of this state directory
+    `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
+    started ahead, at most `max_parked` at once; 0 is never. What a dead supervisor of this state directory
     left is removed first. Raises HostError when this host cannot run sandboxes, and says why.
     """
     if os.geteuid() != 0:
@@ -54,8 +57,11 @@ async def open_supervisor(
         stack.push_async_callback(launcher.aclose)
         slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
         await stack.enter_async_context(background(slots.serve))
-        supervisor = Supervisor(state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles)
+        supervisor = Supervisor(
+            state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles, max_parked=max_parked
+        )
         stack.push_async_callback(supervisor.aclose)
+        await stack.enter_async_context(background(supervisor.parking.serve))
         yield supervisor
 
 

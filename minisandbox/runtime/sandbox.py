@@ -2,8 +2,8 @@
 
 Theory of operation. `Supervisor.open_sandbox` starts an init in a slot and makes a `Sandbox` of its control socket. A
 command is one request on that socket; init clones it into a control group leaf made for it alone, and reports its end
-there. Who holds which right: init may start processes in the sandbox and nothing else; the limits, the leaf and the kill
-switch (cgroup.kill) are ours. Whatever a command does to its own processes, the leaf knows all of them.
+there. Who holds which right: init may start processes in the sandbox and nothing else; the limits, the leaf and the
+kill switch (cgroup.kill) are ours. Whatever a command does to its own processes, the leaf knows all of them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ class Sandbox:
     ) -> None:
         self.number = number
         self.slot = slot
-        self.policy = policy
-        self.limits = limits
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
         self.started = trio.Event()
@@ -57,15 +55,26 @@ class Sandbox:
         self._channel = channel
         self.reactor = reactor
         self._null_fd = null_fd
-        self.env = dict(env)
-        self.env_words = env_words(self.env)
-        self.capabilities = capability_mask(policy.capabilities)
+        self.assign(policy, limits, env)
         self._commands: dict[int, Command] = {}
         self._leftover: list[Command] = []
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
         self.memory = MemoryMeter(slot.cgroup)
         reactor.register(channel.fd, self._on_readable)
+
+    def assign(self, policy: Policy, limits: Limits, env: Mapping[str, str]) -> None:
+        """Give it what can still change before its first command."""
+        self.policy = policy
+        self.limits = limits
+        self.env = dict(env)
+        self.env_words = env_words(self.env)
+        self.capabilities = capability_mask(policy.capabilities)
+
+    @property
+    def usable(self) -> bool:
+        """Whether commands can be run."""
+        return self._broken is None and not self._channel.closed
 
     # ---- what users call
 
@@ -127,7 +136,7 @@ class Sandbox:
         return await files.read_file(self, path, max_bytes)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644, user: str | int = "root") -> None:
-        """Make or replace a regular file inside, charged to the sandbox. Raises FileTransferError when it is not whole."""
+        """Make or replace a regular file inside, charged to the sandbox. Raises FileTransferError unless it is whole."""
         await files.write_file(self, path, data, mode, user)
 
     async def kill_all(self) -> None:
@@ -262,7 +271,7 @@ class Sandbox:
         self._channel.close()
 
     def take_leaves(self) -> list[RunCgroup]:
-        """Return the leaves of all commands, once every process of the sandbox is dead; they are the caller's to remove."""
+        """Return the leaves of all commands, for the caller to remove, once every process of the sandbox is dead."""
         commands = [*self._commands.values(), *self._leftover]
         for command in commands:
             command.close_streams()

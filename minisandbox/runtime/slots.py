@@ -61,7 +61,7 @@ class SlotPool:
         """
         slot = await self._acquire()
         try:
-            _configure(slot, limits)
+            configure(slot, limits)
         except BaseException:
             self.release(slot, [])
             raise
@@ -131,7 +131,8 @@ class SlotPool:
                 self._cooling.append(slot)
 
 
-def _configure(slot: Slot, limits: Limits) -> None:
+def configure(slot: Slot, limits: Limits) -> None:
+    """Give a slot its limits. Raises UsageError when the kernel cannot enforce them."""
     try:
         slot.cgroup.configure(limits)
     except CgroupError:

@@ -10,12 +10,11 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import BrokenError, ClosedError, DeadlineError, StartError, UsageError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError, UsageError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
@@ -25,33 +24,28 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Policy, load_policy
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.options import Options
+from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.sandbox import Sandbox
-from minisandbox.runtime.slots import Slot, SlotPool
+from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.spec import MAX_SECONDS, Limits, Timing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a sandbox is opened with, everything looked up."""
-
-    rootfs: Rootfs
-    policy: Policy
-    limits: Limits
-    binds: tuple[Bind, ...]
-    hostname: str
-    env: dict[str, str]
-    lifetime_s: float | None
-    terminal: bool
-    trace: bool
 
 
 class Supervisor:
     """An open supervisor. Make it with `open_supervisor`."""
 
     def __init__(
-        self, *, state: StateDir, reactor: Reactor, launcher: Launcher, slots: SlotPool, handles: Handles
+        self,
+        *,
+        state: StateDir,
+        reactor: Reactor,
+        launcher: Launcher,
+        slots: SlotPool,
+        handles: Handles,
+        max_parked: int,
     ) -> None:
         self.state = state
+        self.parking = ParkingLot(max_parked, self._start, self._close)
         self._reactor = reactor
         self._launcher = launcher
         self._slots = slots
@@ -65,8 +59,8 @@ class Supervisor:
 
     @property
     def live(self) -> int:
-        """How many sandboxes are open."""
-        return len(self._sandboxes)
+        """How many sandboxes are open, parked ones not counted."""
+        return len(self._sandboxes) - self.parking.parked
 
     @property
     def quarantined(self) -> tuple[str, ...]:
@@ -118,12 +112,33 @@ class Supervisor:
     async def aclose(self) -> None:
         """Close every sandbox that is still open; their owners find them closed."""
         self._closed = True
+        await self.parking.aclose()
         for sandbox in list(self._sandboxes.values()):
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
+        sandbox = self.parking.take(options)
+        if sandbox is None:
+            return await self._start(options)
+        try:
+            configure(sandbox.slot, options.limits)
+        except BaseException:
+            await self._close(sandbox)
+            raise
+        sandbox.assign(options.policy, options.limits, options.env)
+        return sandbox
+
+    async def _acquire(self, limits: Limits) -> Slot:
+        while True:
+            try:
+                return await self._slots.acquire(limits)
+            except BusyError:
+                if not await self.parking.give_up_one():
+                    raise
+
+    async def _start(self, options: Options) -> Sandbox:
         begun = time.monotonic()
-        slot = await self._slots.acquire(options.limits)
+        slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
             self._check_open()

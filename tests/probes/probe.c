@@ -92,6 +92,19 @@ pid_t victim_start(void)
 	return pid;
 }
 
+/* Who it is, and how many capabilities are effective. */
+static void print_ids(void)
+{
+	struct {
+		unsigned int version;
+		int pid;
+	} header = { 0x20080522, 0 };
+	unsigned int sets[6] = { 0 };
+	(void)syscall(SYS_capget, &header, sets);
+	printf("%d %d %d %d %d\n", (int)getuid(), (int)geteuid(), (int)getgid(), (int)getegid(),
+	       __builtin_popcount(sets[0]) + __builtin_popcount(sets[3]));
+}
+
 int main(int argc, char **argv)
 {
 	const char *group = argc > 1 ? argv[1] : "";
@@ -117,7 +130,7 @@ int main(int argc, char **argv)
 	else if (strcmp(group, "numbers") == 0 && argc == 4)
 		probe_numbers(strtol(argv[2], NULL, 0), strtol(argv[3], NULL, 0));
 	else if (strcmp(group, "ids") == 0)
-		printf("%d %d %d %d\n", (int)getuid(), (int)geteuid(), (int)getgid(), (int)getegid());
+		print_ids();
 	else
 		return 64;
 	return 0;

@@ -138,12 +138,3 @@ async def _request_with(sandbox: Sandbox, count: int) -> tuple[RecordKind, Stage
     failure = command.outcome.failure
     sandbox.finish(command)
     return (RecordKind.EXIT, Stage.NONE) if failure is None else (RecordKind(failure.kind), Stage(failure.stage))
-
-
-async def test_pipes_cannot_be_made_larger_than_the_host_allows(sandbox: Sandbox) -> None:
-    """Row 2: a program may set the size of its pipes, which is memory of the host, but not beyond its limit (pipe(7))."""
-    most = int(Path("/proc/sys/fs/pipe-max-size").read_text())
-    code = f"import fcntl; fcntl.fcntl(1, {fcntl.F_SETPIPE_SZ}, {2 * most})"
-    result = await sandbox.run(["python3", "-c", code])
-
-    assert b"PermissionError" in result.stderr
