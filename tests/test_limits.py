@@ -163,6 +163,25 @@ async def test_a_megabyte_is_enough_for_hello_world(supervisor: Supervisor) -> N
     assert large.exit_reason is ExitReason.MEMORY
 
 
+@pytest.mark.parametrize("memory_bytes", [1, 4096, 65_536])
+async def test_without_memory_no_start_is_mistaken_for_an_exit(supervisor: Supervisor, memory_bytes: int) -> None:
+    """Report 49: where not even the start of a program fits, the reason is memory, and never an exit code of its own."""
+    async with supervisor.open_sandbox(limits=Limits(memory_bytes=memory_bytes)) as sandbox:
+        results = [await sandbox.run(["/bin/echo", "hi"]) for _ in range(5)]
+
+    assert {ExitReason.MEMORY} == {result.exit_reason for result in results}
+
+
+async def test_files_that_fill_the_memory_do_not_forge_an_exit(supervisor: Supervisor) -> None:
+    """Report 49: what cannot be started beside them ends for memory, and runs again when they are gone."""
+    limits = Limits(memory_bytes=16 * MIB, disk_bytes=64 * MIB)
+    async with supervisor.open_sandbox(limits=limits) as sandbox:
+        await sandbox.run("head -c 64M /dev/zero > /tmp/x; kill -9 $$")
+        results = [await sandbox.run(["/bin/echo", "hi"]) for _ in range(5)]
+
+    assert {ExitReason.MEMORY} >= {result.exit_reason for result in results if result.stdout != b"hi\n"}
+
+
 async def test_a_file_written_from_outside_is_memory_of_the_sandbox(supervisor: Supervisor) -> None:
     """What `write_file` puts there is charged as if a command had written it, and bound by the same limit."""
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=48 * MIB)) as sandbox:

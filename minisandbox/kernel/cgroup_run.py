@@ -52,7 +52,8 @@ class RunCgroup:
     """
 
     __slots__ = (
-        "_cpu_before_s", "_killed", "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before", "_trees", "_warden_uid",
+        "_cpu_before_s", "_killed", "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before",
+        "_trees", "_warden_uid",
         "dir_fd", "events_fd", "name", "tasks_fds",
     )  # fmt: skip
 
@@ -160,8 +161,8 @@ class RunCgroup:
     def renew(self, cpu_time_s: float, peak: int | None, refused: int) -> bool:
         """Make the leaf as good as new and return True, or False when it is not: then remove it.
 
-        It can be only if it never held more than one process, since the peak cannot be reset, and was never killed: what
-        is cloned into a group that was killed more often than its parent's dies at birth (cgroup_post_fork, Linux 6.14).
+        It can be only if it never held more than one process, since the peak cannot be reset, and was never killed:
+        what is cloned into a group that was killed more often than its parent's dies at birth (cgroup_post_fork).
         """
         if peak != 1 or refused or self._killed or self.is_populated():
             return False

@@ -101,6 +101,9 @@ static void serve_start(struct launcher *launcher, const struct request *req)
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	enum stage stage = STAGE_REQUEST;
 	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : 0;
+	if (!error && slot->used && !slot_network_is_clean(&launcher->host, slot))
+		close_fd(&slot->net_ns_fd);
+	slot->used = false;
 	if (!error && slot->net_ns_fd < 0)
 		error = slot_make(&launcher->host, slot, false, &stage);
 	if (error) {
@@ -178,8 +181,7 @@ static void reap(struct launcher *launcher)
 			if (slot->pid != pid)
 				continue;
 			slot->pid = 0;
-			if (!slot_network_is_clean(&launcher->host, slot))
-				close_fd(&slot->net_ns_fd);
+			slot->used = true;
 			report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
 			break;
 		}

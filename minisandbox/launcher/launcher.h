@@ -127,6 +127,7 @@ struct slot {
 	uint32_t uid_base;
 	pid_t pid;   /* init of the sandbox in it, 0 if free */
 	uint32_t id; /* of that sandbox */
+	bool used;   /* by a sandbox that is gone: its network is to be looked at */
 };
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);

@@ -6,7 +6,7 @@ import errno
 
 from minisandbox.kernel.protocol import Stage
 
-IN_A_CONTAINER = "in a container, give it more rights (docker run --privileged --cgroupns=host, or podman's)"
+IN_A_CONTAINER = "in a container, give it more rights (docker run --privileged --cgroupns=host)"
 
 _PRIVILEGED = f"root with CAP_SYS_ADMIN is needed; {IN_A_CONTAINER}"
 _REINSTALL = "launcher and package do not fit together; build them anew (make install)"

@@ -20,8 +20,8 @@ LAUNCHER_CAPABILITIES = (
     "CAP_SYS_CHROOT",
     "CAP_SYS_PTRACE",
 )
-"""What supervisor and launcher use, no more and no less (capabilities(7)): to give files and control groups away, to make
-and join namespaces and change users, to take the namespaces of a child that did, to mount, and to end what they made."""
+"""What supervisor and launcher use, no more and no less (capabilities(7)): to give files and control groups away, to
+make and join namespaces, to mount, to change users, and to take the namespaces of a child that did and to end it."""
 
 ARCHITECTURES = ("x86_64", "aarch64")
 """Where the system call filters are made and tested."""

@@ -136,7 +136,7 @@ class Sandbox:
         return await files.read_file(self, path, max_bytes)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644, user: str | int = "root") -> None:
-        """Make or replace a regular file inside, charged to the sandbox. Raises FileTransferError unless it is whole."""
+        """Make or replace a regular file, charged to the sandbox. Raises FileTransferError unless it is whole."""
         await files.write_file(self, path, data, mode, user)
 
     async def kill_all(self) -> None:

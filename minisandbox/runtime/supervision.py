@@ -1,7 +1,7 @@
 """Waiting for a command under its limits: what the kernel does not stop by itself is stopped here.
 
-The kernel enforces memory, processes, files and disk. Wall time and CPU time of a tree, output, and what v1 hosts do not
-notify are watched here, with as few wake-ups as the limits allow: never more often than something can have changed.
+The kernel enforces memory, processes, files and disk. Wall time and CPU time of a tree, output, and what v1 hosts do
+not notify are watched here, with as few wake-ups as the limits allow: no more often than something can have changed.
 """
 
 from __future__ import annotations

@@ -29,6 +29,15 @@ def probe_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture
+def layer(tmp_path: Path) -> Path:
+    """An empty layer, to be put on top of a rootfs."""
+    directory = tmp_path / "layer"
+    directory.mkdir()
+    directory.chmod(0o755)
+    return directory
+
+
 @pytest.fixture(scope="session")
 def survey(probe_dir: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Survey:
     """The outcome of every system call that is tried, by defence and name: one sandbox a policy tries them all."""

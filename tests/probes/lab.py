@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import secrets
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minisandbox import Bind, Policy, load_policy
+from minisandbox import Bind, Policy, Rootfs, Supervisor, build_rootfs, load_policy
+from minisandbox.images.layer import Layer
 from minisandbox.policy import CAPABILITIES
 
 PROBE = "/probe/probe"
@@ -54,6 +56,13 @@ def policy_of(defence: Defence) -> Policy:
 def probe_bind(probe_dir: Path) -> Bind:
     """Return the bind that shows the probe program as `PROBE`."""
     return Bind(source=probe_dir, target=str(Path(PROBE).parent))
+
+
+def with_layer(supervisor: Supervisor, layer: Path) -> Rootfs:
+    """Return the `host` rootfs with one more layer, a directory, on top."""
+    host = build_rootfs(supervisor.state, "host")
+    top = Layer(digest=f"sha256:{secrets.token_hex(32)}", path=layer)
+    return Rootfs(name="probed", layers=(top, *host.layers), binds=host.binds, env=host.env)
 
 
 def run_outside(command: Sequence[str | Path], cwd: Path) -> str:

@@ -1,0 +1,47 @@
+"""Runs the command line as a user does: another process, with a state directory of the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-m", "minisandbox")
+DEADLINE_S = 60.0
+
+
+def environment(state_dir: Path) -> dict[str, str]:
+    """Return the variables for the command; coverage and the like of the tests stay out of it."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "MINISANDBOX_STATE_DIR": str(state_dir),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
+
+
+def minisandbox(
+    state_dir: Path, *words: str | Path, stdin: bytes | None = None, under: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """Run one command line to its end, behind the words of `under`; without `stdin` it gets /dev/null."""
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    return subprocess.run(
+        [*under, *COMMAND, *map(str, words)],
+        env=environment(state_dir),
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+        **given,
+    )
+
+
+def json_of(run: subprocess.CompletedProcess[bytes]) -> Any:
+    """Return the one JSON object that was printed, and check that nothing else was."""
+    assert run.stderr == b""
+    return msgspec.json.decode(run.stdout)

@@ -1,0 +1,298 @@
+"""`minisandbox run` on real sandboxes: output, exit codes, limits, JSON, and every way of ending early."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisandbox.kernel.host import status_fields
+from tests.cli import COMMAND, environment, json_of, minisandbox
+
+pytestmark = pytest.mark.requires_root
+
+ALL_BYTES = bytes(range(256))
+
+
+@contextmanager
+def started(state_dir: Path, *words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `minisandbox run` with these words for the block."""
+    given: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    } | options
+    with subprocess.Popen([*COMMAND, "run", *words], env=environment(state_dir), **given) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_output_and_exit_code_are_the_programs(state_dir: Path) -> None:
+    """Both streams come as they are, byte for byte, and nothing of ours is among them."""
+    script = "import os; os.write(1, bytes(range(256))); os.write(2, b'no newline'); os._exit(3)"
+    run = minisandbox(state_dir, "run", "--", "python3", "-c", script)
+
+    assert (3, ALL_BYTES, b"no newline") == (run.returncode, run.stdout, run.stderr)
+
+
+def test_stdin_is_passed_on(state_dir: Path) -> None:
+    """A command reads all that we are given, and then the end."""
+    data = ALL_BYTES * 4096
+    run = minisandbox(state_dir, "run", "--", "cat", stdin=data)
+
+    assert (0, data) == (run.returncode, run.stdout)
+
+
+def test_stdin_beyond_the_bound_is_refused(state_dir: Path) -> None:
+    """More than 64 MiB is an error that says what to do, before anything is started."""
+    with started(state_dir, "--", "cat", stdin=subprocess.PIPE) as process:
+        stdout, stderr = process.communicate(bytes((64 << 20) + 1))
+
+    assert (125, b"") == (process.returncode, stdout)
+    assert b"minisandbox: stdin is larger than 64 MiB; show it as a file with --bind\n" == stderr
+
+
+def test_output_comes_live(state_dir: Path) -> None:
+    """What was printed can be read while the command still runs."""
+    with started(state_dir, "--", "sh", "-c", "echo first; exec sleep 300") as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        still_running = process.poll() is None
+
+    assert (b"first\n", True) == (line, still_running)
+
+
+def test_signal_becomes_an_exit_code(state_dir: Path) -> None:
+    """A program that a signal ended exits with 128 and its number, as in a shell."""
+    run = minisandbox(state_dir, "run", "--", "sh", "-c", "kill -SEGV $$")
+
+    assert (128 + signal.SIGSEGV, b"", b"") == (run.returncode, run.stdout, run.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--", "/nosuch"), 127, "/nosuch"),
+        (("--", "/etc/passwd"), 126, "/etc/passwd"),
+        (("--cwd", "/nosuch", "--", "true"), 125, "/nosuch"),
+        (("--user", "nosuch", "--", "true"), 125, "nosuch"),
+        (("--rootfs", "nosuch", "--", "true"), 125, "nosuch"),
+        (("--bind", "/nosuch:/mnt", "--", "true"), 125, "/nosuch"),
+    ],
+)
+def test_failure_to_start_is_told_from_the_program(
+    words: tuple[str, ...], code: int, said: str, state_dir: Path
+) -> None:
+    """126 and 127 as in a shell, 125 for all else of ours, and the line names what was wrong."""
+    run = minisandbox(state_dir, "run", *words)
+
+    assert (code, b"") == (run.returncode, run.stdout)
+    assert run.stderr.startswith(b"minisandbox: ")
+    assert said in run.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "code", "reason"),
+    [
+        ("--wall-time 0.2", "sleep 300", 137, "ended by the wall-time limit of 0.2 s"),
+        ("--cpu-time 0.2", "while :; do :; done", 137, "ended by the CPU-time limit of 0.2 s"),
+        (
+            "--memory 32M",
+            "exec dd if=/dev/zero of=/dev/null bs=64M count=1",
+            137,
+            "ended by the memory limit of 32 MiB",
+        ),
+        ("--output 1K", "while :; do echo; done", 137, "ended by the limit of 1 KiB on stdout"),
+        ("--output 1K", "while :; do echo >&2; done", 137, "ended by the limit of 1 KiB on stderr"),
+        (
+            "--disk 1M --inodes 99",
+            "head -c 2M /dev/zero > /tmp/x || exit 7",
+            7,
+            "failed with its disk full: the limit is 1 MiB and 99 files",
+        ),
+    ],
+)
+def test_limit_is_named(options: str, script: str, code: int, reason: str, state_dir: Path) -> None:
+    """The last line of stderr says which limit ended the command, and the exit code is the program's."""
+    run = minisandbox(state_dir, "run", *options.split(), "--", "/bin/sh", "-c", script)
+
+    assert code == run.returncode
+    assert f"minisandbox: {reason}" == run.stderr.decode().splitlines()[-1]
+
+
+def test_process_limit_is_named(state_dir: Path) -> None:
+    """A command that asks for too many processes is ended."""
+    script = "for i in 1 2 3 4 5 6 7 8; do sleep 300 & done; wait"
+    run = minisandbox(state_dir, "run", "--processes", "4", "--", "/bin/sh", "-c", script)
+
+    assert run.returncode != 0
+    assert b"minisandbox: ended by the limit of 4 processes\n" in run.stderr
+
+
+def test_none_lifts_a_limit(state_dir: Path) -> None:
+    """The policy's limits of output and open files are gone, others stay."""
+    run = minisandbox(state_dir, "run", "--json", "--output", "none", "--open-files", "none", "--", "true")
+
+    limits = json_of(run)["limits"]
+    assert (None, None, None) == (limits["stdout_bytes"], limits["stderr_bytes"], limits["open_files"])
+    assert limits["memory_bytes"] is not None
+
+
+def test_json_is_one_object(state_dir: Path) -> None:
+    """Everything about the command is in it, with the limits that held and the steps of the start."""
+    run = minisandbox(
+        state_dir, "run", "--json", "--trace", "--memory", "64m", "--", "sh", "-c", "echo out; echo err >&2; exit 3"
+    )
+
+    result = json_of(run)
+    assert 3 == run.returncode
+    assert ("exited", 3, None) == (result["exit_reason"], result["exit_code"], result["signal"])
+    assert ("out\n", "err\n", None, None) == tuple(
+        result[name] for name in ("stdout", "stderr", "stdout_base64", "stderr_base64")
+    )
+    assert (False, False, []) == (result["stdout_truncated"], result["stderr_truncated"], result["degraded"])
+    assert 64 << 20 == result["limits"]["memory_bytes"]
+    assert {"wall_time_s", "cpu_time_s", "memory_peak_bytes", "processes_peak", "stdout_bytes"} <= result[
+        "usage"
+    ].keys()
+    assert {"clone", "overlay", "root"} <= result["timing"]["stages"].keys()
+    assert 0 < result["timing"]["start_s"] < 30
+
+
+def test_json_has_bytes_as_base64(state_dir: Path) -> None:
+    """Output that is not UTF-8 is not bent into text."""
+    run = minisandbox(state_dir, "run", "--json", "--", "printf", r"\377\0")
+
+    result = json_of(run)
+    assert (None, b"\xff\0", "") == (result["stdout"], base64.b64decode(result["stdout_base64"]), result["stderr"])
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "kind"), [("/nosuch", 127, "CommandNotFoundError"), ("/etc", 126, "CommandNotExecutableError")]
+)
+def test_json_of_a_failure(program: str, code: int, kind: str, state_dir: Path) -> None:
+    """A failure of ours is an error object with the same exit code as without --json."""
+    run = minisandbox(state_dir, "run", "--json", program)
+
+    assert (code, kind) == (run.returncode, json_of(run)["error"]["kind"])
+
+
+def test_options_of_the_sandbox_hold(state_dir: Path, tmp_path: Path) -> None:
+    """User, host name, variable, working directory and binds are those that were asked for."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "file").write_text("shown\n")
+    options = f"--user 1234 --hostname box --env WORD=two=2 --cwd /mnt --bind {tmp_path}:/mnt --network none"
+    run = minisandbox(
+        state_dir, "run", *options.split(), "--", "sh", "-c", 'id -u; hostname; echo "$WORD"; cat file; : > file'
+    )
+
+    assert b"1234\nbox\ntwo=2\nshown\n" == run.stdout
+    assert b"Read-only file system" in run.stderr
+
+
+def test_command_without_dashes(state_dir: Path) -> None:
+    """The first word that is no option begins the command, and its options are its own."""
+    run = minisandbox(state_dir, "run", "--cwd", "/tmp", "ls", "-d", "--", ".")
+
+    assert (0, b".\n") == (run.returncode, run.stdout)
+
+
+def test_python_outside_usr_is_shown(state_dir: Path) -> None:
+    """--python-prefix shows this very Python, and puts it first on PATH."""
+    prefix = Path(sys.base_prefix)
+    if prefix.is_relative_to("/usr"):
+        pytest.skip("the Python of these tests is in /usr")
+    name = f"python3.{sys.version_info.minor}"
+    run = minisandbox(
+        state_dir, "run", "--python-prefix", prefix, "--", name, "-c", "import sys; print(sys.base_prefix)"
+    )
+
+    assert (f"{prefix}\n", b"") == (run.stdout.decode(), run.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_us_ends_everything(number: signal.Signals, state_dir: Path) -> None:
+    """The exit code is 128 and the signal, and no process, control group or lock is left."""
+    with started(state_dir, "--", "sh", "-c", "echo ready; sleep 300 & sleep 300") as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=30)
+
+    assert (128 + number, b"") == (process.returncode, stderr)
+    assert [] == os.listdir(state_dir / "instances")
+
+
+def test_signal_to_us_is_json_where_asked(state_dir: Path) -> None:
+    """There is still exactly one object on stdout."""
+    with started(state_dir, "--json", "--", "sleep", "300") as process:
+        wait_for_child(process.pid)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=30)
+
+    run = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    assert (143, "Interrupted") == (run.returncode, json_of(run)["error"]["kind"])
+
+
+def test_reader_that_goes_away_ends_the_command(state_dir: Path) -> None:
+    """As in a pipeline with head: quietly, with the exit code of SIGPIPE."""
+    with started(state_dir, "--", "yes") as process:
+        assert process.stdout is not None
+        assert b"y\n" == process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        stderr = process.stderr.read()
+
+    assert (128 + signal.SIGPIPE, b"") == (process.wait(), stderr)
+
+
+def test_full_disk_under_our_stdout_is_our_failure(state_dir: Path) -> None:
+    """What cannot be passed on is an error, never silently lost."""
+    with open("/dev/full", "wb") as full, started(state_dir, "--", "echo", "lost", stdout=full) as process:
+        _, stderr = process.communicate(timeout=30)
+
+    assert 125 == process.returncode
+    assert b"minisandbox: cannot pass on what the command printed: No space left on device\n" == stderr
+
+
+@pytest.mark.slow
+def test_slow_reader_slows_the_command_down(state_dir: Path) -> None:
+    """Half a gigabyte does not pile up in our memory for a reader that has not begun, and none of it is lost."""
+    size = 1 << 29
+    words = ("--output", "none", "--", "head", "-c", str(size), "/dev/zero")
+    with started(state_dir, *words, bufsize=0) as process:
+        assert process.stdout is not None
+        read_bytes = len(process.stdout.read(1))
+        wait_until_asleep(process.pid)
+        peak_kib = int(status_fields(Path(f"/proc/{process.pid}/status").read_text())["VmHWM"].split()[0])
+        while chunk := process.stdout.read(1 << 20):
+            read_bytes += len(chunk)
+
+    assert (size, 0) == (read_bytes, process.wait())
+    assert peak_kib < 200 * 1024
+
+
+def wait_for_child(pid: int) -> None:
+    """Wait until a process has started another one."""
+    while not Path(f"/proc/{pid}/task/{pid}/children").read_text():
+        assert Path(f"/proc/{pid}").exists()
+
+
+def wait_until_asleep(pid: int) -> None:
+    """Wait until every thread of a process sleeps, for 100 looks one after the other (proc_pid_stat(5))."""
+    looks = 0
+    while looks < 100:
+        states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
+        looks = looks + 1 if states == {"S"} else 0
+        os.sched_yield()
