@@ -67,7 +67,7 @@ async def unchanged(sandbox: Sandbox) -> Any:
 async def test_a_command_that_cannot_be_run(
     sandbox: Sandbox, command: Any, kind: type[SandboxError], code: int, says: str
 ) -> None:
-    """Tool report 33: missing (127), not executable (126), empty, with NUL, of 3 MiB: it never ran, and it is said why."""
+    """Tool report 33: missing (127), not executable (126), empty, with NUL, of 3 MiB: it never ran."""
     with pytest.raises(kind, match=says) as caught:
         await sandbox.run(command)
 

@@ -206,6 +206,28 @@ def test_closed_standard_streams_do_no_harm(tmp_path: Path) -> None:
     assert (0, b"", b"") == (closed.returncode, closed.stdout, closed.stderr)
 
 
+def test_full_disk_under_our_stdout_is_one_line(tmp_path: Path) -> None:
+    """What cannot be printed is an error, and Python adds nothing of its own at exit."""
+    with open("/dev/full", "wb") as full:
+        words = [*COMMAND, "policy", "list"]
+        run = subprocess.run(words, env=environment(tmp_path), stdout=full, stderr=subprocess.PIPE, check=False)
+
+    assert 125 == run.returncode
+    assert b"No space left on device" in run.stderr
+    assert 1 == run.stderr.count(b"\n")
+
+
+def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    """A table into a pipe that nobody reads ends quietly, with the exit code of SIGPIPE."""
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with open(write_fd, "wb") as pipe:
+        words = [*COMMAND, "policy", "list"]
+        run = subprocess.run(words, env=environment(tmp_path), stdout=pipe, stderr=subprocess.PIPE, check=False)
+
+    assert (128 + signal.SIGPIPE, b"") == (run.returncode, run.stderr)
+
+
 def wait_until_waiting_for_lock(pid: int) -> None:
     """Wait until a process waits for a lock on a file (proc_locks(5))."""
     waiting = f"-> FLOCK  ADVISORY  WRITE {pid} "

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from minisandbox.kernel.host import status_fields
@@ -237,7 +238,7 @@ def test_signal_to_us_ends_everything(number: signal.Signals, state_dir: Path) -
 def test_signal_to_us_is_json_where_asked(state_dir: Path) -> None:
     """There is still exactly one object on stdout."""
     with started(state_dir, "--json", "--", "sleep", "300") as process:
-        wait_for_child(process.pid)
+        wait_for_launcher(process.pid)
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=30)
 
@@ -283,10 +284,10 @@ def test_slow_reader_slows_the_command_down(state_dir: Path) -> None:
     assert peak_kib < 200 * 1024
 
 
-def wait_for_child(pid: int) -> None:
-    """Wait until a process has started another one."""
-    while not Path(f"/proc/{pid}/task/{pid}/children").read_text():
-        assert Path(f"/proc/{pid}").exists()
+def wait_for_launcher(pid: int) -> None:
+    """Wait until a process has started a launcher."""
+    while "minisandbox-l" not in [child.name() for child in psutil.Process(pid).children()]:
+        os.sched_yield()
 
 
 def wait_until_asleep(pid: int) -> None:

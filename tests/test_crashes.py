@@ -74,7 +74,7 @@ def everything_of(owner: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("sandboxes", [1, pytest.param(50, marks=pytest.mark.slow)])
 async def test_nothing_survives_a_killed_supervisor(state_dir: Path, sandboxes: int) -> None:
-    """Reports 7, 8, 13, tool report 55: within 5 s no process lives; the next start removes its control groups."""
+    """Reports 7, 8, tool report 55: within 5 s no process lives; the next start removes its control groups."""
     async with open_supervisor(state_dir=state_dir) as supervisor, supervisor.open_sandbox():
         pass
     entries, mounts = sorted(os.listdir(state_dir / "instances")), Path("/proc/self/mounts").read_text()

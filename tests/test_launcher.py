@@ -124,7 +124,7 @@ def test_its_mount_namespace_is_small_and_its_own() -> None:
         ask(sock, "configure", "--warden-gid=5")
         mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
 
-    assert len(mounts) == 2
+    assert 1 <= len(mounts) <= 2  # the second one is only there before Linux 6.15
     assert all(" ro," in mount for mount in mounts)
 
 

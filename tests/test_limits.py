@@ -165,7 +165,7 @@ async def test_a_megabyte_is_enough_for_hello_world(supervisor: Supervisor) -> N
 
 @pytest.mark.parametrize("memory_bytes", [1, 4096, 65_536])
 async def test_without_memory_no_start_is_mistaken_for_an_exit(supervisor: Supervisor, memory_bytes: int) -> None:
-    """Report 49: where not even the start of a program fits, the reason is memory, and never an exit code of its own."""
+    """Report 49: where not even the start of a program fits, the reason is memory, never an exit code."""
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=memory_bytes)) as sandbox:
         results = [await sandbox.run(["/bin/echo", "hi"]) for _ in range(5)]
 

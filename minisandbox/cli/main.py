@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
@@ -58,17 +57,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     hold_standard_streams()
     try:
+        return _run(words)
+    except BrokenPipeError:
+        return 128 + signal.SIGPIPE
+    except OSError as error:  # stdout does not even take the object that says what failed
+        print_error(error, as_json=False)
+        return LAUNCHER_EXIT
+    finally:
+        _settle_stdout()
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
         options = parse(words)
         code: int = options.serve(options)
         sys.stdout.flush()
         return code
     except SandboxError as error:
         return _fail(error, words)
-    except (KeyboardInterrupt, Interrupted) as error:
-        return _end(error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT), words)
+    except KeyboardInterrupt:
+        return _end(Interrupted(signal.SIGINT), words)
+    except Interrupted as error:
+        return _end(error, words)
     except BrokenPipeError:
-        _abandon_stdout()
-        return 128 + signal.SIGPIPE
+        raise
     except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is becomes one line and an exit code
         return _fail(error, words)
 
@@ -83,13 +95,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name", required=True)
     for module in COMMANDS:
         module.add_parser(commands)
-    end = list(words).index("--") if "--" in words else len(words)
-    options = parser.parse_args(words[:end])
-    if end < len(words):
-        before = getattr(options, "command", None)
+    own = _own_words(words)
+    options = parser.parse_args(own)
+    if len(own) < len(words):
+        before, after = getattr(options, "command", None), words[len(own) + 1 :]
         if before is None:
             raise UsageError(f"minisandbox {options.name} runs no command, so it takes no --")
-        options.command = [*before, "--", *words[end + 1 :]] if before else list(words[end + 1 :])
+        options.command = [*before, "--", *after] if before else list(after)
     return options
 
 
@@ -117,24 +129,21 @@ def _fail(error: Exception, words: Sequence[str]) -> int:
 
         traceback.print_exception(error)
     code = exit_code(error) if isinstance(error, SandboxError) else LAUNCHER_EXIT
-    if any(word in PROGRAM_COMMANDS for word in own[:1]) and code not in (126, 127):
+    if own and own[0] in PROGRAM_COMMANDS and code not in (126, 127):
         code = LAUNCHER_EXIT
-    try:
-        print_error(error, as_json="--json" in own)
-    except BrokenPipeError:
-        _abandon_stdout()
+    print_error(error, as_json="--json" in own)
     return code
 
 
 def _end(error: Interrupted, words: Sequence[str]) -> int:
-    with contextlib.suppress(BrokenPipeError):
-        if "--json" in _own_words(words):
-            print_json({"error": {"kind": "Interrupted", "message": str(error), "signal": error.number}})
-        return 128 + error.number
-    _abandon_stdout()
+    if "--json" in _own_words(words):
+        print_json({"error": {"kind": "Interrupted", "message": str(error), "signal": error.number}})
     return 128 + error.number
 
 
-def _abandon_stdout() -> None:
-    """Let what is still buffered go nowhere: Python would complain about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _settle_stdout() -> None:
+    """Let what cannot be written any more go nowhere, or Python would complain about it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -78,6 +78,7 @@ class SandboxOptions:
 
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     """Add the options, and the command at the end."""
+    parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
         "--rootfs", default="host", metavar="NAME", help="root file system: a name, or a recipe's .toml (%(default)s)"

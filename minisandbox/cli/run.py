@@ -14,7 +14,7 @@ from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sa
 from minisandbox.cli.outlet import Outlet
 from minisandbox.cli.output import exit_code_of, limit_reached, print_json, result_fields, timing_text
 from minisandbox.cli.session import open_session
-from minisandbox.cli.signals import run_until_signal
+from minisandbox.cli.signals import raising_signals, run_until_signal
 from minisandbox.errors import UsageError
 from minisandbox.spec import Result
 
@@ -53,7 +53,8 @@ def serve(options: argparse.Namespace) -> int:
     if not options.command:
         raise UsageError("no command to run; write it after --, as in: minisandbox run -- ls /")
     chosen = read_sandbox_options(options)
-    stdin = read_stdin()
+    with raising_signals():
+        stdin = read_stdin()
     if options.json:
         result = run_until_signal(partial(_run, chosen, options.command, stdin))
         print_json(result_fields(result))

@@ -21,7 +21,7 @@ from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sa
 from minisandbox.cli.output import exit_code_of, limit_reached
 from minisandbox.cli.session import open_session
 from minisandbox.cli.signals import run_until_signal
-from minisandbox.errors import UsageError
+from minisandbox.errors import SandboxError, UsageError
 from minisandbox.runtime.process import Terminal
 from minisandbox.spec import Result
 
@@ -98,29 +98,43 @@ def raw_mode(fd: int) -> Iterator[None]:
 
 async def _connect(terminal: Terminal) -> Result:
     """Pass keys, output and size between the two terminals until the command ends."""
+    outcome: Result | SandboxError
     async with trio.open_nursery() as nursery:
         printed = trio.Event()
         nursery.start_soon(_pass_keys, terminal)
         nursery.start_soon(_pass_output, terminal, printed)
         nursery.start_soon(_pass_size, terminal)
-        result = await terminal.wait()
+        try:
+            outcome = await terminal.wait()
+        except SandboxError as error:  # out of the nursery it would come as a group
+            outcome = error
         with trio.move_on_after(LINGER_S):
             await printed.wait()
         nursery.cancel_scope.cancel()
-    return result
+    if isinstance(outcome, SandboxError):
+        raise outcome
+    return outcome
 
 
 async def _pass_keys(terminal: Terminal) -> None:
+    """Pass keys on. When our terminal is gone, none will ever come, so the command is ended."""
     while True:
         await trio.lowlevel.wait_readable(0)
-        if not (keys := os.read(0, 65536)):
-            return
+        try:
+            keys = os.read(0, 65536)
+        except OSError:
+            keys = b""
+        if not keys:
+            return await terminal.kill()
         await terminal.send_all(keys)
 
 
 async def _pass_output(terminal: Terminal, printed: trio.Event) -> None:
-    while data := await terminal.receive_some():
-        await trio.to_thread.run_sync(_write_all, data, abandon_on_cancel=True)
+    try:
+        while data := await terminal.receive_some():
+            await trio.to_thread.run_sync(_write_all, data, abandon_on_cancel=True)
+    except OSError:  # our terminal is gone
+        await terminal.kill()
     printed.set()
 
 

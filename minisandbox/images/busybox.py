@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from minisandbox.errors import HostError
-from minisandbox.images.recipe import LayerPlan, Plan, Recipe
+from minisandbox.images.recipe import Building, LayerPlan, Plan, Recipe, Site
 from minisandbox.images.skeleton import (
     CLEAN_DIRECTORIES,
     CLEAN_ETC,
@@ -38,9 +38,9 @@ _TREE: dict[str, Entry] = {
 class BusyboxRecipe(Recipe, frozen=True, kw_only=True, tag="busybox"):
     """A rootfs of the host's static busybox."""
 
-    def plan(self, host_root: Path) -> Plan:
+    def plan(self, site: Site) -> Plan:
         """Return one layer. Raises HostError when busybox is missing or needs libraries."""
-        program = find_busybox(host_root)
+        program = find_busybox(site.host_root)
         try:
             content = program.read_bytes()
         except OSError as error:
@@ -76,9 +76,9 @@ def is_static(program: bytes) -> bool:
     return all(struct.unpack_from(order + "I", program, start)[0] != _PT_INTERP for start in starts)
 
 
-def _fill(program: Path, content: bytes, top: Path) -> None:
+def _fill(program: Path, content: bytes, building: Building) -> None:
     links = {place: Link("/bin/busybox") for place in _applets(program)}
-    write_tree(with_parents({**_TREE, **links, "bin/busybox": File(content, mode=0o755)}), top)
+    write_tree(with_parents({**_TREE, **links, "bin/busybox": File(content, mode=0o755)}), building.top)
 
 
 def _applets(program: Path) -> list[str]:

@@ -109,8 +109,11 @@ class Decompressed:
     def __init__(self, raw: Readable) -> None:
         self._raw = raw
         self._ahead = _read_full(raw, 8)
-        found = [(name, make) for name, magic, make in _FORMATS if self._ahead.startswith(magic)]
-        self.format, self._make = found[0] if found else ("", None)
+        self.format = ""
+        self._make: Callable[[], _Decompressor] | None = None
+        for name, magic, make in _FORMATS:
+            if self._ahead.startswith(magic):
+                self.format, self._make = name, make
         self._decompressor = self._make() if self._make else None
 
     def read(self, size: int, /) -> bytes:
@@ -136,7 +139,7 @@ class Decompressed:
         # Each format has an exception of its own: zlib.error, LZMAError, ZstdError, and OSError of bz2.
         try:
             return decompressor.decompress(data, size)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             raise CorruptError(f"damaged {self.format} data: {error}") from error
 
     def _pass_padding(self, data: bytes) -> bytes:

@@ -10,12 +10,11 @@ import os
 import posixpath
 import re
 import stat
-from functools import partial
 from pathlib import Path
 
 from minisandbox.binds import Bind
 from minisandbox.errors import HostError
-from minisandbox.images.recipe import LayerPlan, Plan, Recipe
+from minisandbox.images.recipe import LayerPlan, Plan, Recipe, Site
 from minisandbox.images.skeleton import (
     CLEAN_DIRECTORIES,
     CLEAN_ETC,
@@ -49,13 +48,15 @@ ALTERNATIVES = "etc/alternatives"
 class HostRecipe(Recipe, frozen=True, kw_only=True, tag="host"):
     """A rootfs that shows the host's /usr."""
 
-    def plan(self, host_root: Path) -> Plan:
+    def plan(self, site: Site) -> Plan:
         """Return one layer that is made of the host's files now. Raises HostError when one cannot be read."""
         try:
-            tree, binds = describe(host_root)
+            tree, binds = describe(site.host_root)
         except OSError as error:
             raise HostError(f"cannot read {error.filename} for the host rootfs: {error.strerror}") from error
-        return Plan(layers=(LayerPlan(tree_digest(tree), partial(write_tree, tree)),), binds=binds)
+        return Plan(
+            layers=(LayerPlan(tree_digest(tree), lambda building: write_tree(tree, building.top)),), binds=binds
+        )
 
 
 def describe(host_root: Path) -> tuple[dict[str, Entry], tuple[Bind, ...]]:

@@ -54,3 +54,29 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         pass
     return False
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold the lock of a file for the block, making it first; whoever holds it may remove the file."""
+    while True:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        try:
+            fd = take_lock(path)
+        except FileNotFoundError:
+            continue
+        if is_still_at(fd, path):
+            break
+        os.close(fd)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_still_at(fd: int, path: Path) -> bool:
+    """Return whether an open file or directory is what has this path now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -122,7 +122,9 @@ def merge_trees(upper: Path, lower: Path) -> None:
         with opened(upper, parts) as upper_fd, opened(lower, parts) as lower_fd:
             if not parts and is_opaque(upper_fd):
                 _empty(lower_fd)
-            waiting += [(*parts, name) for name in map(os.fsencode, os.listdir(upper_fd)) if _move(name, upper_fd, lower_fd)]
+            waiting += [
+                (*parts, name) for name in map(os.fsencode, os.listdir(upper_fd)) if _move(name, upper_fd, lower_fd)
+            ]
             _copy_attributes(upper_fd, lower_fd)
 
 

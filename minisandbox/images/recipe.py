@@ -10,8 +10,10 @@ import abc
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from minisandbox.binds import Bind
 from minisandbox.data import data_dir
 from minisandbox.document import read_document
 from minisandbox.errors import RootfsError, UsageError
-from minisandbox.images.layer import field
+from minisandbox.images.layer import Layer, field
+from minisandbox.images.progress import Meter
 
 FORMAT = 1
 """The format of recipes that this version reads."""
@@ -33,7 +36,27 @@ BASE_ENV = {
 }
 """The environment of every rootfs; what a recipe says in [env] comes on top."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ROOTFS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a rootfs may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """A layer while it is built."""
+
+    top: Path
+    """The empty directory that will be the layer."""
+    below: tuple[Layer, ...] = ()
+    """The layers that it will lie on, top first."""
+    meter: Meter = dataclass_field(default_factory=Meter)
+    skipped: Counter[str] = dataclass_field(default_factory=Counter)
+    """How many things of the source are not in the layer, by what they are."""
+
+    def make_scratch(self, name: str) -> Path:
+        """Make an empty directory that is removed when the layer is done, or was not."""
+        place = self.top.with_name(f"scratch-{name}")
+        place.mkdir(mode=0o755)
+        return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +65,47 @@ class LayerPlan:
 
     key: str
     """Digest of everything that the content depends on: while it is the same, nothing is built anew."""
-    fill: Callable[[Path], None]
-    """Puts the content into the empty directory that it is given."""
+    fill: Callable[[Building], None]
+    """Puts the content into `top`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of a rootfs: its layers, top first, and the host directories that it shows."""
+    """All of a rootfs: its layers, top first, the host directories that it shows, its environment."""
 
     layers: tuple[LayerPlan, ...]
     binds: tuple[Bind, ...] = ()
+    env: Mapping[str, str] = dataclass_field(default_factory=dict)
+    """On top of `BASE_ENV` and below what the recipe says."""
+    image: ImageFacts | None = None
+
+
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an image says of itself besides its layers and environment. Kept for whoever asks, used by nothing."""
+
+    digest: str
+    """Of its manifest, or of its configuration in an archive of `docker save`."""
+    reference: str | None = None
+    architecture: str = ""
+    user: str = ""
+    working_dir: str = ""
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a recipe is planned with: the host, and where the recipe is."""
+
+    host_root: Path
+    directory: Path
+    """That of the recipe's file: relative paths in it begin there."""
+    load: Callable[[str], NamedRecipe]
+    """Finds another recipe by name or path, for one that builds on it."""
+
+    def find(self, path: str) -> Path:
+        """Return the place of a path in the recipe."""
+        return Path(os.path.abspath(self.directory / path))
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -64,8 +118,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Environment variables of every command, on top of `BASE_ENV`."""
 
     @abc.abstractmethod
-    def plan(self, host_root: Path) -> Plan:
-        """Look at the host, whose root directory is `host_root`, and say what to build. Changes nothing.
+    def plan(self, site: Site) -> Plan:
+        """Look at the host and say what to build. Changes nothing.
 
         Raises HostError when the host lacks what the kind needs.
         """
@@ -102,7 +156,7 @@ def load_recipe(name_or_path: str | Path, kinds: Iterable[type[Recipe]]) -> Name
         )
     if file.suffix != ".toml" or not file.is_file():
         raise UsageError(f"there is no recipe {str(file)!r}; give a regular file *.toml, or one of {recipe_names()}")
-    if not _NAME.fullmatch(name):
+    if not ROOTFS_NAME.fullmatch(name):
         raise UsageError(f"cannot name a rootfs after {str(file)!r}; use letters, digits, '.', '_' and '-'")
     return NamedRecipe(name, file, _parse(file, {str(kind.__struct_config__.tag): kind for kind in kinds}))
 

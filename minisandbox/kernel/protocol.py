@@ -53,10 +53,11 @@ Stage = enum.IntEnum(
     " CGROUP NETNS HOSTNAME TMPFS UPPER OVERLAY PROC DEV SHM PTS BIND UNMOUNT ROOT FILTER WARDEN"
     " COMMAND_CLONE COMMAND_CGROUP COMMAND_STDIO COMMAND_RLIMIT COMMAND_USERNS COMMAND_USER COMMAND_CAPABILITIES"
     " COMMAND_CWD COMMAND_TERMINAL COMMAND_SECCOMP COMMAND_EXEC"
-    " FILE_OPEN FILE_TYPE FILE_WRITE",
+    " FILE_OPEN FILE_TYPE FILE_WRITE"
+    " LISTEN",
     start=0,
 )
-"""The named steps of a start, a command and a file transfer, in the order of `protocol.h`."""
+"""The named steps of a start, a command, a file transfer and a listener, in the order of `protocol.h`."""
 
 
 class Record(NamedTuple):

@@ -36,8 +36,13 @@ static void join_cgroups(const struct request *req, const struct reporter *to)
 /* Each source has a higher number than its target and the next targets, so none is overwritten before its turn. */
 static void take_stdio(const struct request *req, const struct reporter *to)
 {
+	if (req->null_stdin) { /* opened anew: what a command sets on it is not there for the next one */
+		cleanup_fd int null = open("/dev/null", O_RDONLY);
+		if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+			fail(to, STAGE_COMMAND_STDIO, 0, errno);
+	}
 	for (uint32_t i = 0; i < req->stdio.count; i++)
-		if (dup2(req->stdio.fd[i], (int)i) < 0)
+		if (dup2(req->stdio.fd[i], (int)i + req->null_stdin) < 0)
 			fail(to, STAGE_COMMAND_STDIO, (int)i, errno);
 }
 
@@ -143,9 +148,9 @@ static _Noreturn void exec_command(const struct sandbox *sandbox, const struct r
 	fail(to, STAGE_COMMAND_EXEC, -1, exec_by_path(req));
 }
 
-_Noreturn void command_child(const struct sandbox *sandbox, const struct request *req)
+_Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave)
 {
-	struct reporter to = { .socket = sandbox->control_fd, .id = (uint32_t)req->id };
+	struct reporter to = { .socket = sandbox->control_fd, .id = (uint32_t)req->id, .leave = leave };
 	sigset_t none;
 	(void)sigemptyset(&none);
 	(void)signal(SIGCHLD, SIG_DFL);
@@ -156,7 +161,8 @@ _Noreturn void command_child(const struct sandbox *sandbox, const struct request
 	set_rlimits(req, &to);
 	take_user(sandbox, req, &to);
 	/* everything above its streams closes at exec: a descriptor that stays open is a way out (CVE-2024-21626) */
-	unsigned int first = req->stdio.count > STDERR_FILENO ? req->stdio.count : STDERR_FILENO + 1;
+	unsigned int streams = req->stdio.count + req->null_stdin;
+	unsigned int first = streams > STDERR_FILENO ? streams : STDERR_FILENO + 1;
 	if (sys_close_range(first, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
 		fail(&to, STAGE_COMMAND_STDIO, -1, errno);
 	(void)umask(req->verb == VERB_PUT ? 0 : 022);

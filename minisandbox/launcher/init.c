@@ -94,13 +94,18 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 	 * host's user namespace, so the sandbox cannot look into it; the out-of-memory killer leaves it alone (in_vfork in
 	 * mm/oom_kill.c), so it does not take us with it. A transfer never execs, and what it writes is charged to the owner
 	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. */
-	long pid = req->verb == VERB_RUN ? sys_clone3_vfork(&args) : sys_clone3_plain(&args);
+	struct record failure = { 0 };
+	bool shared = req->verb == VERB_RUN;
+	long pid = shared ? sys_clone3_vfork(&args) : sys_clone3_plain(&args);
 	if (pid == 0)
-		command_child(init->sandbox, req);
-	if (pid < 0)
+		command_child(init->sandbox, req, shared ? &failure : NULL);
+	if (pid < 0) {
 		report_failure(init, (uint32_t)req->id, STAGE_COMMAND_CLONE, -1, (int)-pid);
-	else
-		*run = (struct run){ .pid = (pid_t)pid, .id = (uint32_t)req->id };
+		return;
+	}
+	*run = (struct run){ .pid = (pid_t)pid, .id = (uint32_t)req->id };
+	if (failure.kind == RECORD_FAILED)
+		report(init, failure);
 }
 
 /* The pid cannot have been used again: it is our child's, and only we reap it. */

@@ -129,6 +129,20 @@ static void serve_end(struct launcher *launcher, const struct request *req)
 		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->id });
 }
 
+/* A listening socket in the network of a sandbox that runs, for the supervisor to serve. Failures carry the stage LISTEN
+ * and the id of the sandbox. */
+static void serve_listen(struct launcher *launcher, const struct request *req)
+{
+	const struct slot *slot = &launcher->slots[req->slot];
+	bool runs = slot->pid && slot->id == req->id && slot->net_ns_fd >= 0;
+	cleanup_fd int fd = runs ? slot_listen(&launcher->host, slot, (uint16_t)req->port) : -ESRCH;
+	if (fd < 0)
+		report_failure((uint32_t)req->id, STAGE_LISTEN, -1, -fd);
+	else if (record_send(SOCKET_FD, (struct record){ .kind = RECORD_OPENED, .id = (uint32_t)req->id,
+	                                                 .value = (int64_t)req->port }, fd) < 0)
+		exit(0);
+}
+
 static void dispatch(struct launcher *launcher, struct request *req)
 {
 	switch (req->verb) {
@@ -143,6 +157,9 @@ static void dispatch(struct launcher *launcher, struct request *req)
 		return;
 	case VERB_END:
 		serve_end(launcher, req);
+		return;
+	case VERB_LISTEN:
+		serve_listen(launcher, req);
 		return;
 	case VERB_RUN:
 	case VERB_GET:

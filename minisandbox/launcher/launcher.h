@@ -29,6 +29,8 @@ struct request {
 	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits */
 	/* slot */
 	uint64_t uid_base; /* first of SLOT_IDS host ids */
+	/* listen */
+	uint64_t port;
 	/* start */
 	struct fd_list control;
 	struct fd_list layers; /* top first */
@@ -43,6 +45,7 @@ struct request {
 	bool host_network, pid_proc, terminal, trace, by_path;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
+	bool null_stdin;
 	struct fd_list cgroup;
 	struct fd_list tasks;
 	struct text_list rlimits; /* "nofile:1024" */
@@ -92,6 +95,7 @@ struct reporter {
 	int socket;
 	uint32_t id;
 	bool trace;
+	struct record *leave; /* leave a failure here, for one who can send it */
 };
 _Noreturn void fail(const struct reporter *to, enum stage stage, int item, int error);
 void stage_done(const struct reporter *to, enum stage stage);
@@ -131,6 +135,7 @@ struct slot {
 };
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);
+int slot_listen(const struct host *host, const struct slot *slot, uint16_t port);
 
 /* ---- start.c: from a request to an init that serves */
 struct trees {
@@ -161,7 +166,7 @@ struct sandbox {
 	int64_t deadline_ns; /* 0: none */
 };
 _Noreturn void init_serve(struct sandbox *sandbox);
-_Noreturn void command_child(const struct sandbox *sandbox, const struct request *req);
+_Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave);
 void file_put(const struct request *req, const struct reporter *to);
 void file_get(const struct request *req, const struct reporter *to);
 

@@ -35,7 +35,7 @@ enum {
  *   FAILED   id: slot, sandbox or run; stage, error (errno), item (index of the mount, layer, limit concerned, or -1)
  *   EXIT     id: run; value: wait status as of waitpid(2); time_ns: when it was reaped
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
- *   OPENED   id: run; value: size in bytes; the descriptor beside it
+ *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it
  *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
 #define RECORD_KINDS(X) \
@@ -59,7 +59,9 @@ enum {
 	X(COMMAND_USERNS) X(COMMAND_USER) X(COMMAND_CAPABILITIES) X(COMMAND_CWD)               \
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
-	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE)
+	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE)                                                \
+	/* launcher: a listening socket */                                                    \
+	X(LISTEN)
 
 /* verb, its word, who serves it */
 #define VERBS(X)                     \
@@ -67,6 +69,7 @@ enum {
 	X(SLOT, "slot")              \
 	X(START, "start")            \
 	X(END, "end")                \
+	X(LISTEN, "listen")          \
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -145,4 +146,32 @@ bool slot_network_is_clean(const struct host *host, const struct slot *slot)
 	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
 		_exit(125); /* never go on in a sandbox's network */
 	return clean;
+}
+
+static int listen_here(uint16_t port)
+{
+	enum { BACKLOG = 64 };
+	const int on = 1;
+	const struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port),
+		                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	cleanup_fd int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	/* the port may be listened on anew while connections to its last listener fade away (TIME_WAIT) */
+	if (listening < 0 || setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
+	    bind(listening, (const struct sockaddr *)&address, sizeof address) < 0 || listen(listening, BACKLOG) < 0)
+		return -errno;
+	int fd = listening;
+	listening = -1;
+	return fd;
+}
+
+/* A socket belongs to the network namespace in which it is made, whoever uses it and wherever: this one is reached from
+ * inside the sandbox and served outside. Returns it, or -errno. */
+int slot_listen(const struct host *host, const struct slot *slot, uint16_t port)
+{
+	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
+		return -errno;
+	int fd = listen_here(port);
+	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
+		_exit(125); /* never go on in a sandbox's network */
+	return fd;
 }

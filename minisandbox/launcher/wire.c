@@ -151,12 +151,16 @@ int message_parse(struct message *message, struct request *req, int *ret_item)
 	                   message->pointer_count, ret_item);
 }
 
-/* The only way out of a child that cannot go on: say which step, which item and why. */
+/* The only way out of a child that cannot go on: say which step, which item and why. A child in a sandbox's memory group
+ * may have no memory left to send anything with. */
 _Noreturn void fail(const struct reporter *to, enum stage stage, int item, int error)
 {
 	struct record record = { .kind = RECORD_FAILED, .stage = (uint16_t)stage, .id = to->id, .error = error,
 		                 .item = item };
-	(void)record_send(to->socket, record, -1);
+	if (to->leave)
+		*to->leave = record;
+	else
+		(void)record_send(to->socket, record, -1);
 	_exit(127);
 }
 

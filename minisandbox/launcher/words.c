@@ -25,9 +25,10 @@ struct option {
 #define AT(field) offsetof(struct request, field)
 
 static const struct option OPTIONS[] = {
-	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END), AT(id), UINT32_MAX,
+	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN), AT(id), UINT32_MAX,
 	  "number of the command or sandbox, said in its reports" },
-	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END), AT(slot), 1u << 20, "number of the slot" },
+	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN), AT(slot), 1u << 20, "number of the slot" },
+	{ "port", KIND_NUMBER, BIT(LISTEN), AT(port), UINT16_MAX, "TCP port of 127.0.0.1 in the sandbox's network" },
 	{ "inits", KIND_FDS, BIT(CONFIGURE), AT(inits), TASKS_MAX, "cgroup.procs or tasks file of the group of all inits" },
 	{ "uid-base", KIND_NUMBER, BIT(SLOT), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
 	{ "by-path", KIND_FLAG, BIT(CONFIGURE), AT(by_path), 0, "make overlays as kernels before 6.15 need it" },
@@ -45,6 +46,7 @@ static const struct option OPTIONS[] = {
 	{ "terminal", KIND_FLAG, BIT(START) | BIT(GET), AT(terminal), 0, "a devpts of its own; the master of a new terminal" },
 	{ "trace", KIND_FLAG, BIT(START), AT(trace), 0, "report when each stage is done" },
 	{ "stdio", KIND_FDS, COMMANDS, AT(stdio), STDIO_MAX, "descriptor 0, 1, 2 and so on of the command" },
+	{ "null-stdin", KIND_FLAG, BIT(RUN), AT(null_stdin), 0, "stdin is the sandbox's /dev/null; stdio begins at 1" },
 	{ "cgroup", KIND_FD, COMMANDS, AT(cgroup), 1, "cgroup v2 directory to be cloned into" },
 	{ "tasks", KIND_FDS, COMMANDS, AT(tasks), TASKS_MAX, "cgroup v1 tasks file to be written to" },
 	{ "rlimit", KIND_TEXTS, COMMANDS, AT(rlimits), RLIMITS_MAX, "NAME:VALUE, as in nofile:1024" },
@@ -217,10 +219,12 @@ static int check_complete(const struct request *req)
 		return 0;
 	case VERB_SLOT:
 		return req->uid_base ? 0 : EINVAL;
+	case VERB_LISTEN:
+		return req->port ? 0 : EINVAL;
 	case VERB_START:
 		return req->control.count == 1 && req->layers.count >= 1 && req->hostname ? 0 : EINVAL;
 	case VERB_RUN:
-		return req->stdio.count >= 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
+		return req->stdio.count + req->null_stdin >= 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
 	case VERB_GET:
 		return req->path || req->terminal ? 0 : EINVAL;
 	case VERB_PUT:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import signal
+
 from minisandbox.errors import ProtocolError
 from minisandbox.kernel.cgroup import SlotCgroup
+from minisandbox.kernel.protocol import Record, Stage
 from minisandbox.runtime.command import Command, CommandSpec, failure_error
 from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
-from minisandbox.spec import Result, Timing, Usage
+from minisandbox.spec import ExitReason, Result, Timing, Usage
 
 _NS = 1e-9
 
@@ -70,23 +74,36 @@ def count(command: Command, meter: MemoryMeter, mark: MemoryMark) -> Counters:
     )
 
 
+def _failed_for_memory(failure: Record, spec: CommandSpec) -> bool:
+    """Whether the program could not even begin for want of memory: that is the sandbox's own limit at work.
+
+    execve(2) says E2BIG when it cannot get a page for arguments that are not too many.
+    """
+    begun = failure.stage > Stage.COMMAND_CLONE
+    starved = failure.error == errno.ENOMEM or (failure.stage == Stage.COMMAND_EXEC and failure.error == errno.E2BIG)
+    return spec.limits.memory_bytes is not None and begun and starved
+
+
 def make_result(
     command: Command, spec: CommandSpec, counters: Counters, started_ns: int, timing: Timing, degraded: tuple[str, ...]
 ) -> Result:
     """Return the result of a command that ran. Raises what failed when it never did."""
     outcome, stdout, stderr = command.outcome, command.stdout, command.stderr
+    reason = None
     if outcome.failure is not None:
-        raise failure_error(outcome.failure, spec)
+        if not _failed_for_memory(outcome.failure, spec):
+            raise failure_error(outcome.failure, spec)
+        reason, outcome.wait_status = ExitReason.MEMORY, signal.SIGKILL
     if outcome.wait_status is None:
         raise ProtocolError("a command ended without a status")
     for stream in (stdout, stderr):
         if stream is not None and stream.error is not None:
             raise stream.error
-    code, signal = exit_of(outcome.wait_status)
+    code, number = exit_of(outcome.wait_status)
     return Result(
-        exit_reason=decide_reason(outcome.wait_status, command.stopped_for, counters, spec.limits),
+        exit_reason=reason or decide_reason(outcome.wait_status, command.stopped_for, counters, spec.limits),
         exit_code=code,
-        signal=signal,
+        signal=number,
         stdout=stdout.kept() if stdout else b"",
         stderr=stderr.kept() if stderr else b"",
         stdout_truncated=stdout is not None and stdout.truncated,

@@ -5,6 +5,7 @@ Owns the pipes and the control group leaf of the command. The processes are star
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,7 @@ class Command:
             outcome.disk_bytes, outcome.disk_inodes = record.value, record.item
         elif record.kind == RecordKind.OPENED:
             outcome.opened_fd = fd
+            fd = -1
         elif record.kind == RecordKind.FAILED:
             outcome.failure = record
             if record.stage in (Stage.COMMAND_CLONE, Stage.REQUEST):  # there is no child that could end
@@ -93,6 +95,8 @@ class Command:
         elif record.kind == RecordKind.EXIT:
             outcome.wait_status, outcome.ended_ns = record.value, record.time_ns
             self._end()
+        if fd >= 0:
+            os.close(fd)
 
     def break_(self, error: BrokenError | ClosedError) -> None:
         """The sandbox is gone, and this command with it."""
@@ -147,7 +151,7 @@ class Pipes:
     """The ends of a command's standard streams that are passed to init, to be closed once they were sent."""
 
     stdio: list[int] = field(default_factory=list)
-    """Descriptors for init: stdin, stdout, stderr."""
+    """Descriptors for init: stdin (unless nothing is fed), stdout, stderr."""
     owned: list[int] = field(default_factory=list)
 
     def add(self, fd: int) -> None:
@@ -165,7 +169,7 @@ class Pipes:
             os.close(self.owned.pop())
 
 
-def open_streams(command: Command, spec: CommandSpec, reactor: Reactor, null_fd: int) -> Pipes:
+def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes:
     """Make the pipes of a command and start to serve our ends. Returns the ends for init."""
     pipes = Pipes()
     limits = spec.limits
@@ -173,8 +177,6 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor, null_fd:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         pipes.add(read_fd)
         command.feed = Feed(reactor, write_fd, spec.stdin)
-    else:
-        pipes.stdio.append(null_fd)
 
     def capture(limit_bytes: int | None, on_data: OnData | None) -> Capture:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
@@ -218,6 +220,8 @@ def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Re
     words.append(f"--gid={spec.gid}")
     words.append(f"--capabilities={spec.capabilities}")
     words.append("--rlimit=core:0")
+    if len(stdio) < 3:
+        words.append("--null-stdin")
     if spec.limits.open_files is not None:
         words.append(f"--rlimit=nofile:{spec.limits.open_files}")
     if spec.limits.cpu_time_s is not None:  # only a second line of defence: it counts each process for itself
@@ -230,9 +234,9 @@ def failure_error(record: Record, spec: CommandSpec) -> SandboxError:
     """Return the exception for a command that could not be started."""
     name = spec.argv[0]
     if record.stage == Stage.COMMAND_EXEC:
-        if record.error in (2, 20):  # ENOENT, ENOTDIR
+        if record.error in (errno.ENOENT, errno.ENOTDIR):
             return CommandNotFoundError(name)
-        if record.error == 7:  # E2BIG
+        if record.error == errno.E2BIG:
             return UsageError(f"cannot run {name}: its arguments and variables are too long for this kernel")
         return CommandNotExecutableError(name, record.error)
     if record.stage == Stage.COMMAND_CWD:

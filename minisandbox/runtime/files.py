@@ -92,6 +92,8 @@ async def _transfer(
     except BaseException:
         _close_all(fds)
         await sandbox.abandon(command)
+        if command.outcome.opened_fd >= 0:
+            os.close(command.outcome.opened_fd)
         raise
     killed = command.stopped_for or _killed_reason(command)
     sandbox.finish(command)
@@ -109,7 +111,10 @@ def _close_all(fds: list[int]) -> None:
 
 def _killed_reason(command: Command) -> ExitReason | str | None:
     status = command.outcome.wait_status or 0
-    return f"by signal {os.WTERMSIG(status)}; memory limit?" if os.WIFSIGNALED(status) else None
+    if os.WIFSIGNALED(status):
+        return f"by signal {os.WTERMSIG(status)}; memory limit?"
+    # it could not even say why: that takes memory
+    return "out of memory" if status and command.outcome.failure is None else None
 
 
 def _failure_error(record: Record, tried: str, path: str) -> FileTransferError:

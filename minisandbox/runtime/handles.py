@@ -1,4 +1,4 @@
-"""Descriptors that many sandboxes share: layers, the host directories of a rootfs, seccomp programs, /dev/null.
+"""Descriptors that many sandboxes share: layers, the host directories of a rootfs, seccomp programs.
 
 Opened once, closed with the supervisor. Each is a name that cannot be swapped under us once it is open.
 """
@@ -21,7 +21,6 @@ class Handles:
     """Open descriptors by what they are of."""
 
     def __init__(self) -> None:
-        self.null_fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._paths: dict[Path, int] = {}
         self._filters: dict[tuple[object, ...], list[int]] = {}
 
@@ -60,7 +59,7 @@ class Handles:
     def close(self) -> None:
         """Close all."""
         filter_fds = [fd for fds in self._filters.values() for fd in fds]
-        for fd in (self.null_fd, *self._paths.values(), *filter_fds):
+        for fd in (*self._paths.values(), *filter_fds):
             os.close(fd)
         self._paths.clear()
         self._filters.clear()

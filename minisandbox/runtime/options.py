@@ -6,9 +6,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from minisandbox.binds import Bind
+from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.policy import Policy
 from minisandbox.spec import Limits
+
+MIN_DISK_BYTES = 16 << 10
+MIN_DISK_INODES = 16
+"""An overlay has a few directories of its own on the writable file system; below this a sandbox could not start."""
+
+
+def check_disk(limits: Limits) -> None:
+    """Raise UsageError when the writable file system would be too small for any sandbox."""
+    for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
+        value = getattr(limits, name)
+        if value is not None and value < least:
+            raise UsageError(f"limit {name} is {value}, less than the {least} that every sandbox needs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _TIOCGPTPEER = 0x5441
 """ioctl_tty(2), asm-generic/ioctls.h; the termios module has it from Python 3.13 on."""
 
+_TIOCSPTLCK = 0x40045431
+"""The same: locks a terminal, or with 0 unlocks it."""
+
 _CHUNK_BYTES = 65536
 
 
@@ -159,6 +162,7 @@ class Terminal(LiveCommand):
             os.set_blocking(master_fd, False)
             terminal.resize(columns, rows)
             # by the master and not by path: nothing inside can put something else in its place (ioctl_tty(2))
+            fcntl.ioctl(master_fd, _TIOCSPTLCK, struct.pack("i", 0))  # a new one is locked (unlockpt(3))
             peer_fd = fcntl.ioctl(master_fd, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             try:
                 await terminal._begin([peer_fd] * 3, new_terminal=True)

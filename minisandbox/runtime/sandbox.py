@@ -8,6 +8,7 @@ kill switch (cgroup.kill) are ours. Whatever a command does to its own processes
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 
@@ -26,8 +27,8 @@ from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
-from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise
-from minisandbox.spec import Limits, Result, Timing
+from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
+from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
 class Sandbox:
@@ -40,7 +41,6 @@ class Sandbox:
         slot: Slot,
         channel: Channel,
         reactor: Reactor,
-        null_fd: int,
         policy: Policy,
         limits: Limits,
         env: Mapping[str, str],
@@ -54,7 +54,6 @@ class Sandbox:
         self.stages: list[Record] = []
         self._channel = channel
         self.reactor = reactor
-        self._null_fd = null_fd
         self.assign(policy, limits, env)
         self._commands: dict[int, Command] = {}
         self._leftover: list[Command] = []
@@ -157,7 +156,7 @@ class Sandbox:
         mark = self.memory.begin()
         started_ns = time.monotonic_ns()
         try:
-            pipes = open_streams(command, spec, self.reactor, self._null_fd)
+            pipes = open_streams(command, spec, self.reactor)
             try:
                 await self.start_command(command, run_request(command, spec, pipes.stdio))
             finally:
@@ -169,8 +168,15 @@ class Sandbox:
             await self.abandon(command)
             raise
         counters = count(command, self.memory, mark)
-        self.finish(command, counters)
-        return make_result(command, spec, counters, started_ns, self.timing, self.degraded)
+        try:
+            result = make_result(command, spec, counters, started_ns, self.timing, self.degraded)
+            if result.exit_reason not in (ExitReason.EXITED, ExitReason.SIGNALED):
+                command.leaf.kill()  # a limit ends the whole tree, also what the main process left in the background
+        finally:
+            self.finish(command, counters)
+            if spec.limits.cpu_time_s is not None and command in self._leftover:
+                trio.lowlevel.spawn_system_task(watch_background, command, spec.limits.cpu_time_s)
+        return result
 
     def check_open(self) -> None:
         """Raise ClosedError or BrokenError unless the sandbox can be used."""
@@ -251,8 +257,11 @@ class Sandbox:
             self.started.set()
         elif (command := self._commands.get(record.id)) is not None:
             command.take(record, fd)
+            fd = -1
         elif kind is RecordKind.FAILED and record.id == 0:
             raise ProtocolError(f"init refused a request at step {stage_name(record.stage)}")
+        if fd >= 0:
+            os.close(fd)
 
     def break_(self, error: BrokenError | ClosedError) -> None:
         """Take note that init is gone: commands end with the error, and nothing can be run any more."""

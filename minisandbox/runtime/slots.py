@@ -6,7 +6,6 @@ A slot that comes back cools until it is proved empty; what is not empty in time
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -52,6 +51,7 @@ class SlotPool:
         self._free: list[Slot] = []
         self._cooling: deque[Slot] = deque()
         self._returned = trio.Event()
+        self._settled = trio.Event()
         self.quarantined: list[Slot] = []
 
     async def acquire(self, limits: Limits) -> Slot:
@@ -69,15 +69,13 @@ class SlotPool:
 
     async def _acquire(self) -> Slot:
         slot = self._take_free()
-        if slot is not None:
-            return slot
-        if not self._numbers:
-            self._take_back(_is_clean, trio.current_time())
-            if self._free:
-                return self._free.pop()
-            limit = self._limit
-            raise BusyError(f"all {limit} slots of this supervisor are in use; close a sandbox or raise max_sandboxes")
-        return await self._make(self._numbers.pop())
+        while slot is None and not self._numbers:
+            if not self._cooling:
+                limit = self._limit
+                raise BusyError(f"all {limit} slots are in use; close a sandbox or raise max_sandboxes")
+            await self._settled.wait()
+            slot = self._take_free()
+        return slot or await self._make(self._numbers.pop())
 
     def _take_free(self) -> Slot | None:
         """Return a slot that is clean, or that turns out to be at the first look."""
@@ -90,12 +88,14 @@ class SlotPool:
         return None
 
     async def _make(self, number: int) -> Slot:
+        """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again."""
         uid_base = self._uid_base + number * SLOT_IDS
-        try:
-            await self._launcher.make_slot(number, uid_base)
-        except StartError:
-            self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
-            raise
+        with trio.CancelScope(shield=True):
+            try:
+                await self._launcher.make_slot(number, uid_base)
+            except StartError:
+                self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
+                raise
         return Slot(number, uid_base, self._cgroups.open_slot(number))
 
     def release(self, slot: Slot, leaves: list[RunCgroup]) -> None:
@@ -116,14 +116,16 @@ class SlotPool:
             self._returned = trio.Event()
             while self._cooling:
                 await trio.sleep(COOLING_S)
-                self._take_back(_is_clean, trio.current_time() - COOLING_S)
+                self._take_back(trio.current_time() - COOLING_S)
+                self._settled.set()
+                self._settled = trio.Event()
 
-    def _take_back(self, is_clean: Callable[[Slot], bool], returned_before: float) -> None:
+    def _take_back(self, returned_before: float) -> None:
         for _ in range(len(self._cooling)):
             slot = self._cooling.popleft()
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
-            elif is_clean(slot):
+            elif _is_clean(slot):
                 self._free.append(slot)
             elif trio.current_time() - slot.returned_at > COOLING_DEADLINE_S:
                 self.quarantine(slot)

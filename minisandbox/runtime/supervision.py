@@ -11,7 +11,7 @@ import os
 
 import trio
 
-from minisandbox.errors import DeadlineError
+from minisandbox.errors import CgroupError, DeadlineError
 from minisandbox.runtime.command import Command
 from minisandbox.spec import ExitReason, Limits
 
@@ -22,6 +22,8 @@ KILL_DEADLINE_S = 10.0
 """How long killed processes may take to end: they are interrupted even in most system calls."""
 
 _CPU_PATIENCE_MIN_S = 0.005
+_BACKGROUND_PATIENCE_MIN_S = 0.02
+
 _PROCESSES_PATIENCE_S = (0.02, 1.0)
 """First and longest interval of looking at a counter that does not notify; it doubles each time."""
 
@@ -49,6 +51,22 @@ async def supervise(command: Command, limits: Limits) -> None:
             break
     if command.broken is not None:
         raise command.broken
+
+
+async def watch_background(command: Command, cpu_time_s: float) -> None:
+    """Kill what a command left in the background once the whole tree has used its CPU time; end when nothing is left.
+
+    Never raises: the groups of a sandbox that is closed are gone.
+    """
+    try:
+        while command.leaf.is_populated():
+            left = cpu_time_s - command.leaf.cpu_time_s()
+            if left <= 0:
+                command.leaf.kill()
+                return
+            await trio.sleep(max(_BACKGROUND_PATIENCE_MIN_S, left / (os.cpu_count() or 1)))
+    except CgroupError:
+        return
 
 
 class _Watch:

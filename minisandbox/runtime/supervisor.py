@@ -24,8 +24,9 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Policy, load_policy
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
-from minisandbox.runtime.options import Options
+from minisandbox.runtime.options import Options, check_disk
 from minisandbox.runtime.parking import ParkingLot
+from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.spec import MAX_SECONDS, Limits, Timing
@@ -92,17 +93,20 @@ class Supervisor:
             raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
         found_rootfs = await self._find_rootfs(rootfs)
         found_policy = self._find_policy(policy)
+        env = {**found_rootfs.env, **found_policy.env, **(env or {})}
+        env_words(env)  # refuse what cannot be a variable while nothing is started
         options = Options(
             rootfs=found_rootfs,
             policy=found_policy,
             limits=found_policy.limits.overridden_by(limits),
             binds=(*found_policy.binds, *binds),
             hostname=found_policy.hostname if hostname is None else _checked_hostname(hostname),
-            env={**found_rootfs.env, **found_policy.env, **(env or {})},
+            env=env,
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
         )
+        check_disk(options.limits)
         sandbox = await self._open(options)
         try:
             yield sandbox
@@ -166,7 +170,6 @@ class Supervisor:
             slot=slot,
             channel=Channel(control, f"the init of slot {slot.number}"),
             reactor=self._reactor,
-            null_fd=self._handles.null_fd,
             policy=options.policy,
             limits=options.limits,
             env=options.env,

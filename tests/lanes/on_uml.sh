@@ -26,13 +26,15 @@ boot_uml() {
         bash -euc "$ENTER_UML_ROOT" bash "$kernel/tree" "${arguments[@]}" 2>"$work/console"
 }
 
-# The guest's memory is a file in TMPDIR, which should be a tmpfs.
+# The guest's memory is a file in TMPDIR, which should be a tmpfs. The kernel is not pid 1 itself: it aborts when it panics,
+# and pid 1 does not die of a signal that it sends itself (pid_namespaces(7)).
 # shellcheck disable=SC2016 # expanded by the shell that runs it
 readonly ENTER_UML_ROOT='
     mount --rbind / "$1/host"
     mount --rbind /dev "$1/dev"
     mount -t proc proc "$1/proc"
-    exec env --ignore-environment PATH="$PATH" HOME=/tmp TMPDIR=/dev/shm chroot "$1" /usr/bin/linux.uml "${@:2}"
+    env --ignore-environment PATH="$PATH" HOME=/tmp TMPDIR=/dev/shm chroot "$1" /usr/bin/linux.uml "${@:2}"
+    exit
 '
 
 # Usage: build_uml DIRECTORY SUITE

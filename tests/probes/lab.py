@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
-from minisandbox import Bind, Policy, Rootfs, Supervisor, build_rootfs, load_policy
+from minisandbox import Bind, Policy, Rootfs, Sandbox, Supervisor, build_rootfs, load_policy
 from minisandbox.images.layer import Layer
 from minisandbox.policy import CAPABILITIES
 
@@ -56,6 +58,29 @@ def policy_of(defence: Defence) -> Policy:
 def probe_bind(probe_dir: Path) -> Bind:
     """Return the bind that shows the probe program as `PROBE`."""
     return Bind(source=probe_dir, target=str(Path(PROBE).parent))
+
+
+@contextlib.asynccontextmanager
+async def open_successor(supervisor: Supervisor, slot: int, policy: Policy, *binds: Bind) -> AsyncIterator[Sandbox]:
+    """Open the next sandbox in a slot. While that one cools, others are opened and kept."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(64):
+            sandbox = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, binds=binds))
+            if sandbox.slot.number == slot:
+                yield sandbox
+                return
+    pytest.fail(f"slot {slot} was not used again")
+
+
+def host_pid_of_init(sandbox: Sandbox) -> int:
+    """Return the pid of a sandbox's init as the host counts: it is the only process of the slot's warden."""
+    wardens = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.uids().real == sandbox.slot.warden_uid:
+                wardens.append(process.pid)
+    (pid,) = wardens
+    return pid
 
 
 def with_layer(supervisor: Supervisor, layer: Path) -> Rootfs:

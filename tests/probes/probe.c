@@ -117,6 +117,8 @@ int main(int argc, char **argv)
 		probe_entries(rest);
 	else if (strcmp(group, "roots") == 0)
 		probe_roots(rest);
+	else if (strcmp(group, "stacked") == 0)
+		probe_stacked(rest);
 	else if (strcmp(group, "terminal") == 0)
 		probe_terminal(rest);
 	else if (strcmp(group, "sockets") == 0 && argc == 3)

@@ -29,6 +29,7 @@ void probe_calls(char *const *names);
 void probe_kernel(char *const *names);
 void probe_entries(char *const *names);
 void probe_roots(char *const *names);
+void probe_stacked(char *const *names);
 void probe_process(pid_t pid, char *const *names);
 void probe_sockets(long protocols);
 void probe_descriptors(void);

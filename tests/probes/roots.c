@@ -6,16 +6,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mount.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DETACH = 2, HEIGHT = 64 };
+enum { DETACH = MNT_DETACH, HEIGHT = 64, TREE_CLONE = 1 /* OPEN_TREE_CLONE */ };
 
 static struct stat before;
 static const char *const own_mark = "probe-mark";
@@ -101,11 +101,13 @@ static int by_working_directory(void)
 	return climb(open(".", O_RDONLY | O_DIRECTORY));
 }
 
+/* Unmounting leaves the process where it was; only who joins the namespace anew sees what was beneath. */
 static int by_unmounting(void)
 {
-	if (syscall(SYS_umount2, "/", DETACH) < 0)
+	int own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (own < 0 || syscall(SYS_umount2, "/", DETACH) < 0 || setns(own, CLONE_NEWNS) < 0)
 		return -1;
-	return climb(open_root());
+	return open_root();
 }
 
 static int by_moving(void)
@@ -116,27 +118,22 @@ static int by_moving(void)
 	return climb(open_root());
 }
 
-static int rejoin(void)
-{
-	int own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	return own < 0 || setns(own, CLONE_NEWNS) < 0 ? -1 : open_root();
-}
-
 /* Where the root of a mount namespace is hidden beneath a mount, joining it again must not show it. */
 static int by_rejoining(void)
 {
-	return rejoin();
+	int own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	return own < 0 || setns(own, CLONE_NEWNS) < 0 ? -1 : open_root();
 }
 
 static int by_unmounting_a_copy(void)
 {
 	if (unshare(CLONE_NEWNS) < 0)
 		return -1;
+	int own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	for (int i = 0; i < HEIGHT; i++)
 		if (syscall(SYS_umount2, "/", DETACH) < 0)
 			break;
-	int rejoined = rejoin();
-	return rejoined >= 0 ? rejoined : climb(open_root());
+	return own < 0 || setns(own, CLONE_NEWNS) < 0 ? -1 : open_root();
 }
 
 /* A root of the attempt's own is put in its place; the old one goes away, and with it what might cover something. */
@@ -162,7 +159,7 @@ static int by_pivoting(void)
 
 static int by_cloning_the_tree(void)
 {
-	int tree = (int)syscall(SYS_open_tree, AT_FDCWD, "/..", OPEN_TREE_CLONE | AT_RECURSIVE);
+	int tree = (int)syscall(SYS_open_tree, AT_FDCWD, "/..", TREE_CLONE | AT_RECURSIVE);
 	return tree < 0 ? -1 : climb(openat(tree, ".", O_RDONLY | O_DIRECTORY));
 }
 
@@ -205,4 +202,23 @@ void probe_roots(char *const *names)
 		}
 		(void)waitpid(pid, NULL, 0);
 	}
+}
+
+/* The same on a root that covers another one, as the launcher makes it, but without taking any right away: what lies
+ * beneath has the directory "secret". Returns only for an error. */
+void probe_stacked(char *const *names)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("beneath", ".", "tmpfs", 0, NULL) < 0)
+		return;
+	char here[512];
+	if (!getcwd(here, sizeof here) || chdir(here) < 0 || mkdir("secret", 0700) < 0 || mkdir("old", 0700) < 0 ||
+	    mkdir("above", 0700) < 0 || syscall(SYS_pivot_root, ".", "old") < 0 || umount2("/old", DETACH) < 0)
+		return;
+	if (mount("above", "/above", "tmpfs", 0, NULL) < 0 || mkdir("/above/proc", 0700) < 0 ||
+	    mkdir("/above/work", 0700) < 0 || mount("proc", "/above/proc", "proc", 0, NULL) < 0)
+		return;
+	if (chdir("/above") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/work") < 0)
+		return;
+	probe_roots(names);
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from minisandbox import Policy, Sandbox, Supervisor
-from tests.probes.lab import PROBE, Defence, is_denied, parse, policy_of, probe_bind
+from minisandbox import Sandbox, Supervisor
+from tests.probes.lab import PROBE, Defence, is_denied, open_successor, parse, policy_of, probe_bind
 
 pytestmark = pytest.mark.requires_root
 
@@ -29,18 +27,6 @@ def found(outcomes: dict[str, str]) -> set[str]:
     return {name for name, outcome in outcomes.items() if outcome == "ok"}
 
 
-@contextlib.asynccontextmanager
-async def successor(supervisor: Supervisor, slot: int, policy: Policy, probe_dir: Path) -> AsyncIterator[Sandbox]:
-    """Open the next sandbox in a slot: while that one cools, others are opened and kept."""
-    async with contextlib.AsyncExitStack() as stack:
-        while True:
-            opened = supervisor.open_sandbox(policy=policy, binds=[probe_bind(probe_dir)])
-            sandbox = await stack.enter_async_context(opened)
-            if sandbox.slot.number == slot:
-                break
-        yield sandbox
-
-
 async def test_objects_are_seen_by_no_sibling_and_no_successor(supervisor: Supervisor, probe_dir: Path) -> None:
     """Row 33: neither while both live nor later in the same slot. Defence off: another command of one sandbox sees all."""
     policy = policy_of(Defence.DEFAULT)
@@ -50,7 +36,7 @@ async def test_objects_are_seen_by_no_sibling_and_no_successor(supervisor: Super
         slot = first.slot.number
         async with supervisor.open_sandbox(policy=policy, binds=[probe_bind(probe_dir)]) as second:
             sibling = await ask(second, "look")
-    async with successor(supervisor, slot, policy, probe_dir) as third:
+    async with open_successor(supervisor, slot, policy, probe_bind(probe_dir)) as third:
         later = await ask(third, "look")
 
     assert OBJECTS == found(left) == found(own)

@@ -43,7 +43,8 @@ static void check(const struct request *req, char **pointers, const char *words,
 	for (uint32_t i = 0; i < req->bind_fds.count; i++)
 		require(req->binds.text[i][3] == '/', "a bind without a target");
 	require(req->bind_fds.count == req->binds.count, "binds and descriptors differ");
-	require(req->uid < SLOT_IDS && req->gid < SLOT_IDS && req->mode <= 0777, "a number out of range");
+	require(req->uid < SLOT_IDS && req->gid < SLOT_IDS && req->mode <= 0777 && req->port <= UINT16_MAX,
+	        "a number out of range");
 }
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def start_request(spec: StartSpec) -> Request:
     if spec.limits.disk_inodes is not None:
         request.option("disk-inodes", spec.limits.disk_inodes)
     if spec.lifetime_s is not None:
-        request.option("lifetime-ms", int(spec.lifetime_s * 1000))
+        request.option("lifetime-ms", math.ceil(spec.lifetime_s * 1000))
     flags = {
         "host-network": spec.policy.network is Network.HOST,
         "pid-proc": spec.policy.proc is Proc.PID,
