@@ -23,6 +23,7 @@ from minisandbox.errors import (
     StateError,
     UsageError,
 )
+from minisandbox.images.prefix import with_prefix
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.policy import Policy, load_policy

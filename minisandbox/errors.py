@@ -84,6 +84,21 @@ class FileTransferError(SandboxError):
         super().__init__(f"cannot {tried} {path} in the sandbox: {os.strerror(errno)}{hint}")
 
 
+class SessionEndedError(SandboxError):
+    """The shell of a session is gone: a command said `exit` or `exec`, failed under `set -e`, or something killed it.
+
+    `exit_code` and `signal` are those of the shell, one of them None; `stdout` and `stderr` what came after its last
+    result.
+    """
+
+    def __init__(
+        self, why: str, exit_code: int | None, signal: int | None, stdout: bytes = b"", stderr: bytes = b""
+    ) -> None:
+        self.exit_code, self.signal, self.stdout, self.stderr = exit_code, signal, stdout, stderr
+        how = f"exit code {exit_code}" if signal is None else f"signal {signal}"
+        super().__init__(f"the shell of a session ended with {how}: {why}; open another session")
+
+
 class CgroupError(SandboxError):
     """A control group could not be made, read, changed or removed."""
 

@@ -139,6 +139,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time of a start went, in seconds."""
 
+    parked: bool = False
+    """True when it was started ahead of demand, so that nobody waited for it; the other fields are 0 then."""
     slot_s: float
     """Waiting for a free slot, or making one."""
     start_s: float

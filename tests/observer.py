@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,15 @@ def watched(processes: Sequence[psutil.Process]) -> Iterator[list[int]]:
     finally:
         for pidfd in pidfds:
             os.close(pidfd)
+
+
+def ended(pidfds: Sequence[int]) -> list[bool]:
+    """Return of each process whether it has ended by now."""
+    waiting = select.poll()
+    for pidfd in pidfds:
+        waiting.register(pidfd, select.POLLIN)
+    over = {pidfd for pidfd, _ in waiting.poll(0)}
+    return [pidfd in over for pidfd in pidfds]
 
 
 async def wait_ended(pidfds: Sequence[int], seconds: float = PATIENCE_S) -> None:

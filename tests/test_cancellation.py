@@ -120,25 +120,30 @@ async def test_closing_kills_what_runs_and_is_prompt(supervisor: Supervisor) -> 
                 pidfds = stack.enter_context(observer.watched([*observer.inits(), *observer.workload()]))
                 begun = trio.current_time()
             took = trio.current_time() - begun
-            await observer.wait_ended(pidfds, 0.5)
+            ended = observer.ended(pidfds)
         await running.wait()
 
-    assert len(pidfds) >= 7
+    assert len(ended) >= 7
+    assert all(ended)
     assert isinstance(running.error, ClosedError)
     assert took < PROMPT_S
 
 
-async def test_closing_is_shielded(supervisor: Supervisor) -> None:
-    """Cancelled in the middle of everything, the block is left only when all its processes are dead."""
+async def test_closing_is_shielded(state_dir: Path) -> None:
+    """Cancelled in the middle of everything, the block is left when all its processes are dead and its slot is free."""
     with contextlib.ExitStack() as stack:
-        with trio.CancelScope() as scope:
-            async with supervisor.open_sandbox() as sandbox, trio.open_nursery() as nursery:
-                await observer.start(nursery, sandbox, TREE)
-                pidfds = stack.enter_context(observer.watched([*observer.inits(), *observer.workload()]))
-                scope.cancel()
-        await observer.wait_ended(pidfds, 0.5)
+        async with open_supervisor(state_dir=state_dir, max_sandboxes=1, max_parked=0) as supervisor:
+            with trio.CancelScope() as scope:
+                async with supervisor.open_sandbox() as sandbox, trio.open_nursery() as nursery:
+                    await observer.start(nursery, sandbox, TREE)
+                    pidfds = stack.enter_context(observer.watched([*observer.inits(), *observer.workload()]))
+                    scope.cancel()
+            ended = observer.ended(pidfds)
+            async with supervisor.open_sandbox() as sandbox:
+                again = await sandbox.run(["echo", "alive"])
 
-    assert (0, ()) == (supervisor.live, supervisor.quarantined)
+    assert all(ended)
+    assert again.stdout == b"alive\n"
 
 
 async def test_an_exception_in_the_block_leaves_nothing(supervisor: Supervisor) -> None:
@@ -205,6 +210,7 @@ async def test_a_supervisor_closes_the_sandboxes_that_are_open(state_dir: Path) 
                 nursery.start_soon(own, supervisor, started)
                 with trio.fail_after(PROMPT_S):
                     await started.wait()
-        await observer.wait_ended(pidfds, 0.5)
+            ended = observer.ended(pidfds)
 
+    assert all(ended)
     assert [ClosedError] == [type(error) for error in errors]

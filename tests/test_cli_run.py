@@ -201,6 +201,16 @@ def test_options_of_the_sandbox_hold(state_dir: Path, tmp_path: Path) -> None:
     assert b"Read-only file system" in run.stderr
 
 
+def test_nothing_is_imported_that_draws(state_dir: Path) -> None:
+    """A run starts without the modules that only tables and progress bars need."""
+    words = [sys.executable, "-X", "importtime", "-m", "minisandbox", "run", "--", "true"]
+    run = subprocess.run(words, env=environment(state_dir), stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+    imported = {line.split("|")[-1].strip().partition(".")[0] for line in run.stderr.decode().splitlines()}
+    assert "minisandbox" in imported
+    assert "rich" not in imported
+
+
 def test_command_without_dashes(state_dir: Path) -> None:
     """The first word that is no option begins the command, and its options are its own."""
     run = minisandbox(state_dir, "run", "--cwd", "/tmp", "ls", "-d", "--", ".")

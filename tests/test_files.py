@@ -55,11 +55,11 @@ async def test_a_shorter_file_replaces_a_longer_one(sandbox: Sandbox) -> None:
 
 async def test_files_appear_as_asked(sandbox: Sandbox) -> None:
     """Mode, owner and place are those given, whatever the umask of this process."""
-    await sandbox.write_file("/tmp/mine", b"1", mode=0o640, user=1000)
+    await sandbox.write_file("/tmp/mine", b"1", mode=0o646, user=1000)
     await sandbox.write_file("/opt/tool", b"#!/bin/sh\necho works\n", mode=0o755)
     listed = await sandbox.run("stat -c '%a %u %g' /tmp/mine /opt/tool; /opt/tool")
 
-    assert listed.stdout == b"640 1000 1000\n755 0 0\nworks\n"
+    assert listed.stdout == b"646 1000 1000\n755 0 0\nworks\n"
 
 
 async def test_a_private_file_of_any_user_can_be_read(supervisor: Supervisor) -> None:

@@ -24,7 +24,7 @@ def _load(directory: Path, content: str | bytes) -> Recipe:
     return load_recipe(file, KINDS).recipe
 
 
-@pytest.mark.parametrize("name", ["host", "busybox"])
+@pytest.mark.parametrize("name", ["host", "busybox", "debian", "python"])
 def test_recipes_of_the_package_load(name: str) -> None:
     """By name, and each says what it is."""
     loaded = load_recipe(name, KINDS)
@@ -64,7 +64,7 @@ def test_recipe_file_has_a_name_of_its_own(tmp_path: Path) -> None:
         (GOOD.replace("= 1", "= 2"), 1, "format is 2; this version reads format = 1"),
         (GOOD.replace("= 1", "= true"), 1, "format"),
         (GOOD.replace("format = 1\n", ""), 0, "format is None"),
-        (GOOD.replace('"host"', '"hosts"'), 2, "kind is 'hosts'; it must be one of busybox, host"),
+        (GOOD.replace('"host"', '"hosts"'), 2, "kind is 'hosts'; it must be one of busybox, debian, directory, host, oci, python, tar"),
         (GOOD.replace('"host"', "[]"), 2, r"kind is \[\]"),
         (GOOD.replace('= "mine"', ""), 3, "not TOML"),
         (b"\n\xff" + GOOD.encode(), 2, "not UTF-8"),
@@ -94,7 +94,7 @@ def test_junk_is_an_error_of_the_recipe(tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("name", ["debain", "", "..", "host ", "HOST"])
 def test_unknown_name_lists_the_known(name: str) -> None:
     """A name is never a path."""
-    with pytest.raises(UsageError, match="known: busybox, host"):
+    with pytest.raises(UsageError, match="known: busybox, debian, host, python"):
         load_recipe(name, KINDS)
 
 
@@ -108,7 +108,7 @@ def test_path_that_is_no_file_is_refused(path: str) -> None:
 def test_recipe_digest_depends_on_all_that_is_built(tmp_path: Path) -> None:
     """On the file, on the key of every layer, on their order, and on the binds."""
     recipe = _load(tmp_path, GOOD)
-    one, two = LayerPlan("1", lambda top: None), LayerPlan("2", lambda top: None)
+    one, two = LayerPlan("1", lambda building: None), LayerPlan("2", lambda building: None)
     usr = Bind(source=Path("/usr"), target="/usr")
     digests = {
         recipe_digest(recipe, Plan(())),

@@ -25,7 +25,11 @@ def console_of(stream: str) -> Console:
     """Return a rich console for "stdout" or "stderr", with colours on a terminal alone."""
     from rich.console import Console
 
-    console = Console(stderr=stream == "stderr", highlight=False, markup=False)
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # the BrokenPipeError that is being handled; rich itself would exit with 1 here
+
+    console = PlainConsole(stderr=stream == "stderr", highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_COLUMNS
     return console

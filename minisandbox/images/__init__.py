@@ -1,23 +1,38 @@
-"""Root file systems: the state directory, immutable layers, recipes and what is built from them."""
+"""Root file systems: the state directory, immutable layers, recipes, imports and what is made of them."""
 
+from minisandbox.images.garbage import Removed, gc, hold_layer, remove_rootfs
+from minisandbox.images.image import LayerFacts, RootfsFacts, import_image, inspect_rootfs
 from minisandbox.images.layer import Layer, LayerManifest, find_layer, measure_tree, read_manifest, store_layer, verify
+from minisandbox.images.manifest import Rootfs, list_rootfs
 from minisandbox.images.prefix import with_prefix
+from minisandbox.images.progress import Progress
 from minisandbox.images.recipe import recipe_names
-from minisandbox.images.rootfs import Rootfs, build_rootfs, list_rootfs
+from minisandbox.images.rootfs import build_rootfs
 from minisandbox.images.state import InstanceLock, StateDir
+from minisandbox.images.stream import Bounds
 
 __all__ = [
+    "Bounds",
     "InstanceLock",
     "Layer",
+    "LayerFacts",
     "LayerManifest",
+    "Progress",
+    "Removed",
     "Rootfs",
+    "RootfsFacts",
     "StateDir",
     "build_rootfs",
     "find_layer",
+    "gc",
+    "hold_layer",
+    "import_image",
+    "inspect_rootfs",
     "list_rootfs",
     "measure_tree",
     "read_manifest",
     "recipe_names",
+    "remove_rootfs",
     "store_layer",
     "verify",
     "with_prefix",

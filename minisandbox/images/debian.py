@@ -1,4 +1,4 @@
-"""The kind `debian`: a Debian or Ubuntu of chosen packages, made by mmdebstrap from the mirrors that this host's apt uses.
+"""The kind `debian`: a Debian or Ubuntu of chosen packages, by mmdebstrap from the mirrors that this host's apt uses.
 
 Maintainer scripts run as root in a chroot, in namespaces of their own that end with us: nothing they mount or start is
 left. Where packages come from, and through which proxy, does not get into the layer.
@@ -65,7 +65,7 @@ class DebianRecipe(Recipe, frozen=True, kw_only=True, tag="debian"):
                 raise UsageError(f"{package!r} is no name of a Debian package")
         suite = self.suite or _read_os_release(site.host_root).get("VERSION_CODENAME", "")
         if not _SUITE.fullmatch(suite):
-            raise UsageError(f"{suite!r} is no suite; set suite in the recipe, such as suite = \"bookworm\"")
+            raise UsageError(f'{suite!r} is no suite; set suite in the recipe, such as suite = "bookworm"')
         asked = ("debian 1", suite, self.variant, sorted(self.packages), host_architecture())
         key = "sha256:" + hashlib.sha256(repr(asked).encode()).hexdigest()
         return Plan(layers=(LayerPlan(key, partial(_fill, self, suite, site.host_root)),))
@@ -76,14 +76,22 @@ def _fill(recipe: DebianRecipe, suite: str, host_root: Path, building: Building)
     building.meter.begin(f"installing Debian {suite}, {recipe.variant} and {len(recipe.packages)} packages")
     bounds = Bounds(max_bytes=recipe.max_bytes, max_files=recipe.max_files)
     command = [*_CONTAINED.split(), "env", f"SOURCE_DATE_EPOCH={_EPOCH}", f"TMPDIR={scratch}", "LC_ALL=C.UTF-8"]
-    command += [str(host_root / PROGRAM), *_options(recipe, scratch), suite, "-", *_find_sources(suite, host_root, scratch)]
+    command += [
+        str(host_root / PROGRAM),
+        *_options(recipe, scratch),
+        suite,
+        "-",
+        *_find_sources(suite, host_root, scratch),
+    ]
     with _running(command, scratch) as stdout:
         source = Source(stdout, lambda message: RootfsError(message, Path("mmdebstrap")), bounds.max_bytes)
         with TreeWriter(building.top, bounds, on_entry=building.meter.add_file) as writer:
             for path in _REPLACED:
                 entry = CLEAN_ETC[path]
                 assert isinstance(entry, File)
-                writer.add_file(tuple(path.encode().split(b"/")), Attributes(entry.mode), len(entry.content), [(0, entry.content)])
+                writer.add_file(
+                    tuple(path.encode().split(b"/")), Attributes(entry.mode), len(entry.content), [(0, entry.content)]
+                )
             unpack(source, writer, special=_is_left_out)
     building.skipped.update(writer.skipped)
 
@@ -154,7 +162,9 @@ def _running(command: list[str], scratch: Path) -> Iterator[_Pipe]:
     """Run a program for the block, which reads its output. Raises HostError with what it said when it fails."""
     with tempfile.TemporaryFile(dir=scratch) as said:
         try:
-            process = subprocess.Popen(command, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+            process = subprocess.Popen(
+                command, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
+            )
         except OSError as error:
             raise HostError(f"cannot run {command[0]}: {error.strerror}; install the package util-linux") from error
         assert process.stdout is not None

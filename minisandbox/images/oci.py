@@ -77,7 +77,8 @@ def _plan_layers(pieces: list[_Piece]) -> tuple[LayerPlan, ...]:
     groups = [[piece] for piece in pieces[:alone]]
     if pieces[alone:]:
         groups.append(pieces[alone:])
-    plans, chain = [], ""
+    plans: list[LayerPlan] = []
+    chain = ""
     for group in groups:
         for piece in group:
             chain = _chain_id(chain, piece.layer.diff_id)

@@ -211,7 +211,9 @@ def _read_saved(store: ImageStore, saved: _Saved, architecture: str) -> Image:
 def _diff_ids(store: ImageStore, config: _Config, layers: int) -> list[str]:
     diff_ids = config.rootfs.diff_ids
     if len(diff_ids) != layers or not 1 <= layers <= MAX_LAYERS:
-        raise store.refuse(f"it has {layers} layers and {len(diff_ids)} diff ids; 1 to {MAX_LAYERS} of each are possible")
+        raise store.refuse(
+            f"it has {layers} layers and {len(diff_ids)} diff ids; 1 to {MAX_LAYERS} of each are possible"
+        )
     for diff_id in diff_ids:
         _check_digest(store, diff_id)
     return diff_ids
@@ -224,7 +226,9 @@ def _image(
         made_for = store.refuse(f"this image is for {config.os}/{config.architecture}")
         raise HostError(f"{made_for}; this host is linux/{architecture}")
     settings = config.config or _Settings()
-    env = {name: value for name, equals, value in (line.partition("=") for line in settings.env or []) if name and equals}
+    env = {
+        name: value for name, equals, value in (line.partition("=") for line in settings.env or []) if name and equals
+    }
     if any("\0" in name + value for name, value in env.items()):
         raise store.refuse("its environment holds a NUL byte")
     facts = msgspec.structs.replace(

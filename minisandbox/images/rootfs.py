@@ -45,7 +45,7 @@ from minisandbox.images.recipe import (
     recipe_digest,
     recipe_names,
 )
-from minisandbox.images.state import StateDir
+from minisandbox.images.state import StateDir, reporting
 from minisandbox.images.tarball import TarRecipe
 
 __all__ = ["KINDS", "Rootfs", "build_recipe", "build_rootfs", "list_rootfs"]
@@ -103,7 +103,8 @@ def build_recipe(
     if os.geteuid() != 0:
         raise HostError("only root can build a root file system, since its files belong to several users; run as root")
     # Shared with other builders: until the manifest names its layers, nobody may take them for unused.
-    with locked_file(state.rootfs / f"{named.name}.lock"), locked(state.rootfs, fcntl.LOCK_SH):
+    lock = state.rootfs / f"{named.name}.lock"
+    with reporting(f"build {named.name} in {state.path}"), locked_file(lock), locked(state.rootfs, fcntl.LOCK_SH):
         if not rebuild and (stored := _find(state, named.name, digest)):
             return stored
         try:

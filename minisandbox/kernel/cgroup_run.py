@@ -8,12 +8,15 @@ global lock of thread groups, which moving a process by cgroup.procs does.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
 
 from minisandbox.errors import CgroupError, HostError
 from minisandbox.kernel.cgroup_charge import field
-from minisandbox.kernel.cgroup_hierarchy import Hierarchy
+from minisandbox.kernel.cgroup_hierarchy import PIDFDS_AT_ONCE, Hierarchy
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.kernel.cgroup_v2 import HierarchyV2
 
@@ -157,6 +160,36 @@ class RunCgroup:
             self._refused_at_kill = self.processes_refused()
         self._killed = True
         self._trees.members.kill(self.name)
+
+    def members(self) -> frozenset[int]:
+        """Return the processes of the leaf, by the ids that they have in our own pid namespace."""
+        return frozenset(self._trees.members.pids(self.name))
+
+    def kill_members(self, pids: Iterable[int]) -> None:
+        """Kill some processes of the leaf. A number that another process got since it was listed is never hit."""
+        with contextlib.ExitStack() as opened:
+            pidfds: dict[int, int] = {}
+            for pid in itertools.islice(pids, PIDFDS_AT_ONCE):
+                with contextlib.suppress(ProcessLookupError):
+                    pidfds[pid] = os.pidfd_open(pid)
+                    opened.callback(os.close, pidfds[pid])
+            # The descriptor may be of a process that got the number since; that one is not listed, or it is dead as well.
+            for pid in self.members() & pidfds.keys():
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def no_new_processes(self) -> Iterator[None]:
+        """Refuse every new process and thread of the leaf for the block, where there is a controller of pids."""
+        if self._trees.pids is None:
+            yield
+            return
+        limit = f"{self.name}/pids.max"
+        self._trees.pids.write(limit, "0")
+        try:
+            yield
+        finally:
+            self._trees.pids.write(limit, "max" if self._processes is None else str(self._processes))
 
     def renew(self, cpu_time_s: float, peak: int | None, refused: int) -> bool:
         """Make the leaf as good as new and return True, or False when it is not: then remove it.

@@ -52,6 +52,10 @@ class HierarchyV1(Hierarchy):
         return int(self.read(f"{group}/cpuacct.usage")) / 1e9
 
 
+SOCKETS_MIN_BYTES = 4 << 20
+"""What the socket buffers of a sandbox may take at least, where its memory limit is not smaller."""
+
+
 class MemoryV1(Memory):
     """Memory of one group: page cache, anonymous and shared memory, and what the kernel allocates for it."""
 
@@ -66,6 +70,9 @@ class MemoryV1(Memory):
         if with_swap:
             self._tree.write(f"{self._group}/memory.memsw.limit_in_bytes", value)
         self._tree.write_optional(f"{self._group}/memory.swappiness", "0")
+        # Socket buffers are counted only where they are limited (cgroup-v1/memory.rst, 2.7.2), apart from the rest.
+        sockets = "-1" if limit_bytes is None else str(min(limit_bytes, max(limit_bytes // 4, SOCKETS_MIN_BYTES)))
+        self._tree.write_optional(f"{self._group}/memory.kmem.tcp.limit_in_bytes", sockets)
 
     def current(self) -> int:
         """Return the charge in bytes."""

@@ -21,11 +21,12 @@ _ONE_FD = socket.CMSG_SPACE(array.array("i").itemsize)
 class Channel:
     """Our end of a connection. `what` names the other side in errors."""
 
-    __slots__ = ("_socket", "fd", "what")
+    __slots__ = ("_sending", "_socket", "fd", "what")
 
     def __init__(self, sock: socket.socket, what: str) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._sending = trio.Lock()
         self.fd = sock.fileno()
         self.what = what
 
@@ -53,14 +54,20 @@ class Channel:
 
     async def _send_datagram(self, data: bytes, fds: list[int]) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        while True:
-            try:
-                self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
-                return
-            except BlockingIOError:
+        if self._try_send(data, ancillary):
+            return
+        async with self._sending:  # one at a time waits for room
+            while not self._try_send(data, ancillary):
                 await trio.lowlevel.wait_writable(self._socket)
-            except OSError as error:
-                raise BrokenError(f"{self.what} is gone: {error.strerror}") from error
+
+    def _try_send(self, data: bytes, ancillary: list[tuple[int, int, array.array[int]]]) -> bool:
+        try:
+            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise BrokenError(f"{self.what} is gone: {error.strerror}") from error
+        return True
 
     def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
         try:

@@ -76,7 +76,7 @@ class Launcher:
 
     def _on_readable(self) -> None:
         try:
-            while (received := self._channel.receive()) is not None:
+            while not self.broken and (received := self._channel.receive()) is not None:
                 self._take(received[0])
         except (BrokenError, ProtocolError) as error:
             self._break(BrokenError(str(error)))
@@ -96,7 +96,7 @@ class Launcher:
             self._break(BrokenError(f"the launcher refused a request at step {stage_name(record.stage)}"))
 
     def _break(self, error: BrokenError | StartError) -> None:
-        self._broken = error
+        self._broken = self._broken or error
         if not self._channel.closed:
             self._reactor.unregister(self._channel.fd)
         for event in self._waiting.values():
@@ -124,7 +124,11 @@ class Launcher:
         """Send one request. Raises BrokenError when the launcher is gone."""
         if self._broken is not None:
             raise self._broken
-        await self._channel.send(request)
+        try:
+            await self._channel.send(request)
+        except BrokenError as error:
+            self._on_readable()  # what it said before it went says more
+            raise self._broken or error from None
 
     async def configure(self, inits_fds: Sequence[int], warden_gid: int) -> None:
         """Tell it where inits belong, and check that it speaks our protocol."""

@@ -52,25 +52,34 @@ static const char *const DEVICE_LINKS[][2] = {
 	{ "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
 };
 
+enum { DEVICE_COUNT = sizeof DEVICES / sizeof *DEVICES };
+
+/* Clone the host's nodes while they are still in our mount namespace; -1 for one that is not there. */
+static void clone_devices(int *ret_nodes)
+{
+	cleanup_fd int dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	for (int i = 0; i < DEVICE_COUNT; i++)
+		ret_nodes[i] = dev < 0 ? -1 : mount_clone(dev, DEVICES[i].name, 0);
+}
+
 /* One device: a node of our own where mknod is allowed, else the host's node bound. */
-static int make_device(int dev_fd, int host_dev_fd, const char *name, dev_t device)
+static int make_device(int dev_fd, int node, const char *name, dev_t device)
 {
 	if (mknodat(dev_fd, name, S_IFCHR | 0666, device) == 0)
 		return fchmodat(dev_fd, name, 0666, 0);
-	cleanup_fd int node = mount_clone(host_dev_fd, name, 0);
 	cleanup_fd int file = openat(dev_fd, name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
-	if (node < 0 || file < 0)
-		return -1;
-	return mount_attach(node, dev_fd, name);
+	return file < 0 ? -1 : mount_attach(node, dev_fd, name);
 }
 
 /* One /dev for all sandboxes: they see a read-only clone of it. */
-static void make_devices(int host_dev_fd, const struct reporter *to)
+static void make_devices(int *nodes, const struct reporter *to)
 {
 	cleanup_fd int at = open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	for (size_t i = 0; i < sizeof DEVICES / sizeof *DEVICES; i++)
-		if (make_device(at, host_dev_fd, DEVICES[i].name, makedev(DEVICES[i].major, DEVICES[i].minor)) < 0)
-			fail(to, STAGE_DEVICES, (int)i, errno);
+	for (int i = 0; i < DEVICE_COUNT; i++) {
+		if (make_device(at, nodes[i], DEVICES[i].name, makedev(DEVICES[i].major, DEVICES[i].minor)) < 0)
+			fail(to, STAGE_DEVICES, i, errno);
+		close_fd(&nodes[i]);
+	}
 	for (size_t i = 0; i < sizeof DEVICE_LINKS / sizeof *DEVICE_LINKS; i++)
 		if (symlinkat(DEVICE_LINKS[i][1], at, DEVICE_LINKS[i][0]) < 0)
 			fail(to, STAGE_DEVICES, (int)i, errno);
@@ -141,13 +150,14 @@ void host_open(struct host *host, const struct reporter *to)
 	host->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	host->mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	host->net_ns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-	cleanup_fd int host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (host->proc_fd < 0 || host->mount_ns_fd < 0 || host->net_ns_fd < 0 || host_dev < 0)
+	int nodes[DEVICE_COUNT];
+	if (host->proc_fd < 0 || host->mount_ns_fd < 0 || host->net_ns_fd < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	clone_devices(nodes);
 	make_root(to);
-	make_devices(host_dev, to);
+	make_devices(nodes, to);
 	if (sys_mount_setattr(AT_FDCWD, "/", 0, &read_only) < 0)
 		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
 	host->overlay_by_fd = can_overlay_by_fd();

@@ -94,6 +94,18 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 	}
 }
 
+/* Make anew what the last sandbox of the slot may have left marks on. */
+static int renew_slot(struct launcher *launcher, struct slot *slot, enum stage *ret_stage)
+{
+	bool user_ns = slot->tainted;
+	if (user_ns || (slot->used && !slot_network_is_clean(&launcher->host, slot)))
+		close_fd(&slot->net_ns_fd);
+	if (user_ns)
+		close_fd(&slot->user_ns_fd);
+	slot->used = slot->tainted = false;
+	return slot->net_ns_fd < 0 ? slot_make(&launcher->host, slot, user_ns, ret_stage) : 0;
+}
+
 /* Failures go to the control socket, where the supervisor waits for READY. */
 static void serve_start(struct launcher *launcher, const struct request *req)
 {
@@ -101,11 +113,9 @@ static void serve_start(struct launcher *launcher, const struct request *req)
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	enum stage stage = STAGE_REQUEST;
 	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : 0;
-	if (!error && slot->used && !slot_network_is_clean(&launcher->host, slot))
-		close_fd(&slot->net_ns_fd);
-	slot->used = false;
-	if (!error && slot->net_ns_fd < 0)
-		error = slot_make(&launcher->host, slot, false, &stage);
+	if (!error)
+		error = renew_slot(launcher, slot, &stage);
+	slot->tainted = req->taints;
 	if (error) {
 		(void)record_send(to.socket, (struct record){ .kind = RECORD_FAILED, .stage = (uint16_t)stage,
 		                                              .id = to.id, .error = error, .item = -1 }, -1);

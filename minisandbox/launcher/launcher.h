@@ -42,7 +42,7 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool host_network, pid_proc, terminal, trace, by_path;
+	bool host_network, pid_proc, terminal, trace, taints, by_path;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	bool null_stdin;
@@ -132,6 +132,7 @@ struct slot {
 	pid_t pid;   /* init of the sandbox in it, 0 if free */
 	uint32_t id; /* of that sandbox */
 	bool used;   /* by a sandbox that is gone: its network is to be looked at */
+	bool tainted; /* its user namespace is to be made anew */
 };
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);

@@ -110,11 +110,11 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	}
 	if (!error)
 		error = keep_namespaces(host, slot, pid, with_user_ns, ret_stage);
+	(void)close(sockets[0]); /* lets the child go, also where it cannot be killed (no CAP_KILL) */
 	if (pid > 0) {
 		(void)kill(pid, SIGKILL);
 		(void)waitpid(pid, NULL, 0);
 	}
-	(void)close(sockets[0]);
 	return error;
 }
 

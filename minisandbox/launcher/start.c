@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/filter.h>
+#include <linux/keyctl.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -139,6 +140,8 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	(void)prctl(PR_SET_NAME, "init");
 	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
 	(void)strncpy(host->title, "init", host->title_size);
+	/* a session keyring of its own, not that of whoever started the supervisor; a kernel without keys has none to leak */
+	(void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
 	stage_done(&to, STAGE_CLONE);
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);

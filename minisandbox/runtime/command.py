@@ -219,7 +219,7 @@ def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Re
     words.append(f"--uid={spec.uid}")
     words.append(f"--gid={spec.gid}")
     words.append(f"--capabilities={spec.capabilities}")
-    words.append("--rlimit=core:0")
+    words.append("--rlimit=core:1")  # 0 would still start a handler to which cores are piped (core(5))
     if len(stdio) < 3:
         words.append("--null-stdin")
     if spec.limits.open_files is not None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
+from minisandbox.images.garbage import hold_layer
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.kernel.protocol import sealed_memfd
 from minisandbox.policy import Policy, filters
@@ -25,8 +27,11 @@ class Handles:
         self._filters: dict[tuple[object, ...], list[int]] = {}
 
     def layer_fds(self, rootfs: Rootfs) -> list[int]:
-        """Return a descriptor of each layer, top first."""
-        return [self._path(layer.path) for layer in rootfs.layers]
+        """Return a descriptor of each layer, top first. It also keeps the layer from being removed as unused."""
+        for layer in rootfs.layers:
+            if layer.path not in self._paths:
+                self._paths[layer.path] = hold_layer(layer)
+        return [self._paths[layer.path] for layer in rootfs.layers]
 
     def rootfs_binds(self, rootfs: Rootfs) -> list[tuple[Bind, int]]:
         """Return the host directories that the rootfs shows, each with its descriptor."""
@@ -45,6 +50,8 @@ class Handles:
         opened: list[tuple[Bind, int]] = []
         try:
             for bind in binds:
+                if bind.writable:
+                    _require_private(bind.source)
                 opened.append((bind, _open_path(bind.source)))
             yield opened
         finally:
@@ -63,6 +70,19 @@ class Handles:
             os.close(fd)
         self._paths.clear()
         self._filters.clear()
+
+
+def _require_private(source: Path) -> None:
+    """Refuse to bind writable what other users of the host can reach: root inside could leave them setuid-root programs."""
+    try:
+        modes = [place.stat().st_mode for place in (source, *source.parents)]
+    except OSError as error:
+        raise UsageError(f"cannot bind {source} into a sandbox: {error.strerror}") from error
+    if all(mode & stat.S_IXOTH for mode in modes if stat.S_ISDIR(mode)):
+        raise UsageError(
+            f"cannot bind {source} writable: other users of this host can reach it, and root inside could leave"
+            f" setuid programs there for them; chmod o-x {source} or a directory above it first"
+        )
 
 
 def _open_path(path: Path) -> int:

@@ -40,6 +40,11 @@ async def open_supervisor(
     """
     if os.geteuid() != 0:
         raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        raise HostError(
+            "this is root of a user namespace, and minisandbox needs the host's root (a rootless mode is not there yet);"
+            " in a container, run it without user namespace remapping"
+        )
     if max_sandboxes < 1:
         raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
     async with contextlib.AsyncExitStack() as stack:

@@ -50,11 +50,12 @@ class ParkingLot:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
         self._changed = trio.Event()
         self._closed = False
+        self._starting = 0
 
     @property
     def parked(self) -> int:
-        """How many are parked."""
-        return sum(len(kind.parked) for kind in self._kinds.values())
+        """How many are parked, or being started to be."""
+        return sum(len(kind.parked) for kind in self._kinds.values()) + self._starting
 
     def take(self, options: Options) -> Sandbox | None:
         """Return a parked sandbox that fits, or None; either way, note that one was asked for."""
@@ -89,10 +90,13 @@ class ParkingLot:
     async def _fill(self) -> None:
         for kind in list(self._kinds.values()):
             while kind.wanted and len(kind.parked) < self._share() and not self._closed:
+                self._starting = 1
                 try:
                     kind.parked.append(await self._start(kind.options))
                 except SandboxError:
                     return  # whoever asks next gets the error himself
+                finally:
+                    self._starting = 0
 
     def _share(self) -> int:
         return max(1, self._limit // max(1, len(self._kinds)))

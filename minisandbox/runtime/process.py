@@ -23,7 +23,7 @@ from minisandbox.kernel.protocol import stage_name
 from minisandbox.runtime.accounting import count, make_result
 from minisandbox.runtime.command import Command, CommandSpec, common_request, run_request
 from minisandbox.runtime.supervision import supervise
-from minisandbox.spec import Limits, Result
+from minisandbox.spec import ExitReason, Limits, Result
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
@@ -69,6 +69,8 @@ class LiveCommand:
                 self._outcome = make_result(
                     self._command, self._spec, counters, self._started_ns, sandbox.timing, sandbox.degraded
                 )
+                if self._outcome.exit_reason not in (ExitReason.EXITED, ExitReason.SIGNALED):
+                    self._command.leaf.kill()  # a limit ends the whole tree
             except SandboxError as error:
                 self._outcome = error
         self._ended.set()
@@ -156,7 +158,11 @@ class Terminal(LiveCommand):
     async def open(cls, sandbox: Sandbox, spec: CommandSpec, columns: int, rows: int) -> Terminal:
         """Open a terminal inside and start the command on it."""
         master_fd = await _open_master(sandbox)
-        terminal = cls(sandbox, spec)
+        try:
+            terminal = cls(sandbox, spec)
+        except BaseException:
+            os.close(master_fd)
+            raise
         terminal._master_fd = master_fd
         try:
             os.set_blocking(master_fd, False)
@@ -217,6 +223,8 @@ async def _open_master(sandbox: Sandbox) -> int:
         await supervise(command, limits)
     except BaseException:
         await sandbox.abandon(command)
+        if command.outcome.opened_fd >= 0:
+            os.close(command.outcome.opened_fd)
         raise
     sandbox.finish(command)
     failure = command.outcome.failure

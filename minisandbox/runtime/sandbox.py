@@ -8,9 +8,10 @@ kill switch (cgroup.kill) are ours. Whatever a command does to its own processes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import trio
 
@@ -20,18 +21,19 @@ from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
 from minisandbox.kernel.reactor import PRIORITY, Reactor
 from minisandbox.policy import Policy, capability_mask
-from minisandbox.runtime import files
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
 from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
+from minisandbox.runtime.session import Session
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
+from minisandbox.runtime.transfers import Transfers
 from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
-class Sandbox:
+class Sandbox(Transfers):
     """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
 
     def __init__(
@@ -130,13 +132,20 @@ class Sandbox:
         """
         return await Terminal.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)), columns, rows)
 
-    async def read_file(self, path: str, *, max_bytes: int = files.DEFAULT_MAX_BYTES) -> bytes:
-        """Return the content of a regular file inside. Raises FileTransferError; never follows a link at its end."""
-        return await files.read_file(self, path, max_bytes)
-
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644, user: str | int = "root") -> None:
-        """Make or replace a regular file, charged to the sandbox. Raises FileTransferError unless it is whole."""
-        await files.write_file(self, path, data, mode, user)
+    @contextlib.asynccontextmanager
+    async def open_session(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        user: str | int | None = None,
+        limits: Limits | None = None,
+    ) -> AsyncIterator[Session]:
+        """Open a shell for the block that keeps its state between commands; the sandbox must have bash."""
+        async with contextlib.aclosing(
+            await Session.open(self, await resolve(self, ["bash"], Wishes(env, cwd, user, limits)))
+        ) as session:
+            yield session
 
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
@@ -207,9 +216,12 @@ class Sandbox:
         if command.leaf.events_fd >= 0:
             self.reactor.register(command.leaf.events_fd, command.on_processes, PRIORITY)
 
-    async def signal_command(self, command: Command, number: int) -> None:
-        """Send a signal to the main process of a command."""
-        await self._channel.send(Request("signal").option("id", command.number).option("signal", number))
+    async def signal_command(self, command: Command, number: int, *flags: str) -> None:
+        """Send a signal to the main process of a command, with the flag "group" to its process group."""
+        request = Request("signal").option("id", command.number).option("signal", number)
+        for name in flags:
+            request.flag(name)
+        await self._channel.send(request)
 
     def finish(self, command: Command, counters: Counters | None = None) -> None:
         """Give back what a command that ended held. Its background processes stay, and its leaf until later."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from minisandbox.errors import BusyError, CgroupError, StartError, UsageError
+from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
 from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
@@ -93,7 +93,7 @@ class SlotPool:
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.make_slot(number, uid_base)
-            except StartError:
+            except (StartError, BrokenError):
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
         return Slot(number, uid_base, self._cgroups.open_slot(number))
@@ -157,6 +157,8 @@ def _looks_clean(slot: Slot) -> bool:
             return False
         charge = slot.cgroup.charge()
         return charge.anon_bytes + charge.shmem_bytes == 0
+    except HostError:  # no memory is accounted here
+        return True
     except CgroupError:
         return False
 

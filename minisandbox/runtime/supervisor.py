@@ -130,6 +130,7 @@ class Supervisor:
             await self._close(sandbox)
             raise
         sandbox.assign(options.policy, options.limits, options.env)
+        sandbox.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
         return sandbox
 
     async def _acquire(self, limits: Limits) -> Slot:

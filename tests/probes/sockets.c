@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <termios.h>
 #include <unistd.h>
 
 enum { FAMILIES = 64, TYPES = 11 };
@@ -99,6 +100,11 @@ static const struct {
 void probe_terminal(char *const *names)
 {
 	int errors[COUNT(TERMINAL)];
+	struct termios mode;
+	if (tcgetattr(0, &mode) == 0) { /* what is typed must not be printed as well */
+		mode.c_lflag &= ~(tcflag_t)ECHO;
+		(void)tcsetattr(0, TCSANOW, &mode);
+	}
 	for (size_t i = 0; i < COUNT(TERMINAL); i++)
 		errors[i] = TERMINAL[i].attempt.run(TERMINAL[i].argument) < 0 ? errno : 0;
 	for (size_t i = 0; i < COUNT(TERMINAL); i++)

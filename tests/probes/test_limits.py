@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -186,3 +188,58 @@ async def test_memory_of_a_killed_command_is_counted_before_it_is_gone(sandbox: 
     reasons = {(await sandbox.run(["python3", "-c", code], limits=limits)).exit_reason for _ in range(3)}
 
     assert {ExitReason.MEMORY} == reasons
+
+
+SOCKETS = """
+import socket
+held = []
+def tcp():
+    listening = socket.create_server(("127.0.0.1", 0))
+    for _ in range(60):
+        sending = socket.socket()
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        sending.connect(listening.getsockname())
+        sending.setblocking(False)
+        held.extend((sending, listening.accept()))
+        try:
+            while sending.send(bytes(1 << 20)): pass
+        except BlockingIOError:
+            pass
+def udp():
+    for _ in range(600):
+        sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sending.bind(("127.0.0.1", 0))
+        sending.setblocking(False)
+        held.append(sending)
+        for _ in range(8):
+            try:
+                sending.sendto(bytes(60000), sending.getsockname())
+            except OSError:
+                break
+"""
+"""Fills as many buffers of sockets as it can, over its own loopback, and reads nothing."""
+
+
+def socket_buffer_bytes(protocol: str) -> int:
+    """Return what the buffers of a protocol take on this host, in all networks together (proc_pid_net(5))."""
+    (line,) = (line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith(protocol.upper() + ":"))
+    words = line.split()
+    return int(words[words.index("mem") + 1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+@pytest.mark.parametrize(("limit_bytes", "over"), [(48 * MIB, False), (1024 * MIB, True)], ids=["on", "off"])
+async def test_socket_buffers_are_memory_of_the_sandbox(
+    supervisor: Supervisor, protocol: str, limit_bytes: int, over: bool
+) -> None:
+    """Row 43: what is sent and never read counts, too. Defence off: with a limit far above it takes as much as it wants."""
+    code = f"{SOCKETS}\n{protocol}()\nprint('full', flush=True)\nimport time\ntime.sleep(60)"
+    before = socket_buffer_bytes(protocol)
+    async with supervisor.open_sandbox(limits=Limits(memory_bytes=limit_bytes)) as sandbox:
+        async with await sandbox.start(["python3", "-c", code]) as process:
+            await process.stdout.receive_some()
+            taken = socket_buffer_bytes(protocol) - before
+        after = await sandbox.run(["echo", "serves"])
+
+    assert over is (taken > 64 * MIB)
+    assert b"serves\n" == after.stdout

@@ -11,6 +11,15 @@ from minisandbox.kernel.protocol import Request
 from minisandbox.policy import Network, Policy, Proc
 from minisandbox.spec import Limits
 
+HARMLESS = frozenset(
+    f"CAP_{name}"
+    for name in (
+        "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP SETFCAP SYS_CHROOT"
+        " NET_BIND_SERVICE SYS_PTRACE"
+    ).split()
+)
+"""With others, and without a filter, root inside can change settings of its user namespace that would outlive it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSpec:
@@ -56,6 +65,7 @@ def start_request(spec: StartSpec) -> Request:
         "host-network": spec.policy.network is Network.HOST,
         "pid-proc": spec.policy.proc is Proc.PID,
         "terminal": spec.terminal,
+        "taints": not spec.policy.seccomp or not spec.policy.capabilities <= HARMLESS,
         "trace": spec.trace,
     }
     for name, on in flags.items():
