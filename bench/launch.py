@@ -27,6 +27,7 @@ from bench.tools import (
     Rate,
     RunInOpen,
     Spawned,
+    StartedAhead,
     StartRunGone,
     Subject,
     bare,
@@ -116,11 +117,25 @@ async def measure_all(effort: Effort, state_dir: Path | None) -> Report:
             rates = await measure_throughput(subjects, effort)
     samples = {
         subject.key: Samples(
-            label=subject.label, command=subject.command, latency_s=latencies[subject.key], rates=rates[subject.key]
+            label=subject.label,
+            command=shortened(subject.command),
+            latency_s=latencies[subject.key],
+            rates=rates[subject.key],
         )
         for subject in subjects
     }
     return Report(machine=facts, samples=samples, skipped=skipped)
+
+
+def shortened(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line without where this checkout and the temporary directory happen to be."""
+    places = {str(Path(__file__).resolve().parents[1]): "$CHECKOUT", tempfile.gettempdir(): "$TMPDIR"}
+    words = []
+    for word in command:
+        for place, name in places.items():
+            word = word.replace(place, name)
+        words.append(word)
+    return tuple(words)
 
 
 def installed(makers: Sequence[Callable[[Path], Spawned]], program: Path) -> tuple[list[Spawned], dict[str, str]]:
@@ -135,16 +150,22 @@ def installed(makers: Sequence[Callable[[Path], Spawned]], program: Path) -> tup
 
 
 @asynccontextmanager
-async def own_subjects(program: Path, state_dir: Path | None) -> AsyncIterator[tuple[StartRunGone, RunInOpen]]:
-    """Open a supervisor, and a sandbox that stays open."""
+async def own_subjects(program: Path, state_dir: Path | None) -> AsyncIterator[list[Subject]]:
+    """Open a supervisor that starts nothing ahead, one that does, and a sandbox that stays open."""
     bind = minisandbox.Bind(source=program.parent, target="/bench")
-    async with minisandbox.open_supervisor(state_dir=state_dir) as supervisor:
+    async with (
+        minisandbox.open_supervisor(state_dir=state_dir, max_parked=0) as plain,
+        minisandbox.open_supervisor(state_dir=state_dir) as ahead,
+    ):
 
-        def open_sandbox() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
-            return supervisor.open_sandbox(binds=(bind,))
+        def open_plain() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
+            return plain.open_sandbox(binds=(bind,))
 
-        async with open_sandbox() as sandbox:
-            yield StartRunGone(open_sandbox), RunInOpen(open_sandbox, sandbox)
+        def open_ahead() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
+            return ahead.open_sandbox(binds=(bind,))
+
+        async with open_plain() as sandbox:
+            yield [StartRunGone(open_plain), StartedAhead(open_ahead, ahead), RunInOpen(open_plain, sandbox)]
 
 
 async def measure_latency(subjects: Sequence[Subject], effort: Effort) -> dict[str, list[float]]:

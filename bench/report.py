@@ -36,6 +36,7 @@ class Goal:
 
 GOALS = (
     Goal("p50, start, run, gone / bare", lambda report: report.ratio("start_run_gone"), at_most=3),
+    Goal("p50, started ahead, run, gone / bare", lambda report: report.ratio("started_ahead"), at_most=3),
     Goal("p50, nsjail / start, run, gone", lambda report: slower_than_ours(report, "nsjail"), at_least=4),
     Goal("p50, run in an open sandbox / bare", lambda report: report.ratio("run_in_open"), at_most=1.5),
     Goal("throughput, start, run, gone / bubblewrap", lambda report: faster_than(report, "bubblewrap"), at_least=3),

@@ -170,6 +170,29 @@ class StartRunGone:
         return await repeat([self.once] * at_once, seconds)
 
 
+class StartedAhead(StartRunGone):
+    """The same where sandboxes of a kind that is asked for often are started ahead, which is the default.
+
+    Outside of the clock it waits until the one that was used up is replaced, so that others are not timed meanwhile.
+    """
+
+    key, label = "started_ahead", "minisandbox: started ahead, run, gone"
+
+    def __init__(self, open_sandbox: OpenSandbox, supervisor: minisandbox.Supervisor) -> None:
+        super().__init__(open_sandbox)
+        self._supervisor = supervisor
+
+    async def once(self) -> float:
+        """Time everything from the request to the closed sandbox."""
+        seconds = await super().once()
+        await self._supervisor.parking.filled()
+        return seconds
+
+    async def many(self, at_once: int, seconds: float) -> Rate:
+        """Let each of `at_once` tasks open one sandbox after the other, and wait for nothing else."""
+        return await repeat([super().once] * at_once, seconds)
+
+
 class RunInOpen:
     """The program in a sandbox that is open already, as each turn of an agent is. It never closes `sandbox`."""
 

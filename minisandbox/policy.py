@@ -6,7 +6,6 @@ default stand beside it in policies/default.toml.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import os
 import re
@@ -17,26 +16,17 @@ from typing import Any
 import msgspec
 
 from minisandbox.binds import Bind, check_absolute
+from minisandbox.capabilities import CAPABILITIES as CAPABILITIES
+from minisandbox.capabilities import capability_mask as capability_mask
 from minisandbox.data import data_dir
 from minisandbox.document import Document, read_document
+from minisandbox.endpoints import parse_endpoint, parse_endpoints
 from minisandbox.errors import PolicyError, UsageError
 from minisandbox.seccomp import compile_profile
 from minisandbox.spec import Limits
 
 FORMAT = 1
 """The format of policy files that this version reads."""
-
-CAPABILITIES = {
-    f"CAP_{name}": number
-    for number, name in enumerate(
-        "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
-        "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT "
-        "SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL "
-        "SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF "
-        "CHECKPOINT_RESTORE".split()
-    )
-}
-"""All capabilities with their numbers (linux/capability.h)."""
 
 NAMESPACES = ("mount", "pid", "ipc", "uts", "user")
 """Namespaces that every sandbox has. None can be switched off, since the isolation of the others rests on each."""
@@ -50,7 +40,7 @@ class Network(enum.Enum):
     """The network that a sandbox sees."""
 
     NONE = "none"
-    """A network namespace of its own, with a loopback interface and nothing else."""
+    """A network namespace of its own, with a loopback interface and nothing else; `Policy.allow` opens a way out."""
     HOST = "host"
     """The host's network namespace, abstract unix sockets included."""
 
@@ -69,6 +59,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: str
     network: Network
+    allow: tuple[str, ...] = ()
+    """Endpoints that can be reached all the same, through a proxy; only with a network of the sandbox's own."""
     user: str
     """Who runs commands: a name that the rootfs knows, or a uid as text."""
     capabilities: frozenset[str]
@@ -83,6 +75,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     env: dict[str, str]
 
     def __post_init__(self) -> None:
+        _check_allow(self.allow, self.network)
         check_user(self.user)
         capability_mask(self.capabilities)
         _check_privilege(self.user, self.capabilities)
@@ -106,6 +99,10 @@ class _Namespaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ipc: bool = True
     uts: bool = True
     user: bool = True
+
+
+class _Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    allow: tuple[str, ...] = ()
 
 
 class _User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +131,7 @@ class _Bind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     namespaces: _Namespaces = _Namespaces()
+    network: _Network = _Network()
     user: _User = _User()
     limits: dict[str, Any] = {}
     seccomp: _Seccomp = _Seccomp()
@@ -179,18 +177,6 @@ def filters(policy: Policy) -> tuple[bytes, ...]:
     return tuple(compile_profile(path, capabilities=policy.capabilities) for path in policy.seccomp)
 
 
-def capability_mask(names: Iterable[str]) -> int:
-    """Return capabilities as the kernel counts them, bit n for capability n. Raises UsageError for an unknown name."""
-    mask = 0
-    for name in names:
-        if name not in CAPABILITIES:
-            close = difflib.get_close_matches(name, CAPABILITIES, 1)
-            hint = f"; did you mean {close[0]}?" if close else "; names look like CAP_CHOWN"
-            raise UsageError(f"unknown capability {name!r}{hint}")
-        mask |= 1 << CAPABILITIES[name]
-    return mask
-
-
 def parse_size(text: str) -> int:
     """Return bytes from a text like "256M": a whole number, then nothing or K, M, G or T (powers of 1024)."""
     match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)", text)
@@ -209,6 +195,12 @@ def check_hostname(hostname: str) -> None:
     """Raise UsageError unless the kernel and everybody else takes it for a host name (hostname(7))."""
     if not _HOSTNAME.fullmatch(hostname):
         raise UsageError(f"not a host name: {hostname!r}; use up to 64 letters, digits, '-' and '.'")
+
+
+def _check_allow(allow: tuple[str, ...], network: Network) -> None:
+    parse_endpoints(allow)
+    if allow and network is Network.HOST:
+        raise UsageError("an allow list is for a network of the sandbox's own; the host's network reaches everything")
 
 
 def _check_privilege(user: str, capabilities: frozenset[str]) -> None:
@@ -237,6 +229,11 @@ def _to_policy(name: str, document: Document) -> Policy:
     for namespace in NAMESPACES:
         if not getattr(file.namespaces, namespace):
             raise document.error(("namespaces", namespace), f"no sandbox goes without its {namespace} namespace")
+    for index, endpoint in enumerate(file.network.allow):
+        with document.at("network", "allow", index):
+            parse_endpoint(endpoint)
+    with document.at("network", "allow"):
+        _check_allow(file.network.allow, file.namespaces.network)
     with document.at("user", "name"):
         check_user(file.user.name)
     for index, capability in enumerate(file.user.capabilities):
@@ -252,6 +249,7 @@ def _to_policy(name: str, document: Document) -> Policy:
     return Policy(
         name=name,
         network=file.namespaces.network,
+        allow=file.network.allow,
         user=file.user.name,
         capabilities=frozenset(file.user.capabilities),
         limits=_to_limits(file.limits, document),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,25 @@ def json_of(run: subprocess.CompletedProcess[bytes]) -> Any:
     """Return the one JSON object that was printed, and check that nothing else was."""
     assert run.stderr == b""
     return msgspec.json.decode(run.stdout)
+
+
+@contextmanager
+def started(state_dir: Path, *words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `minisandbox run` with these words for the block."""
+    given: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    } | options
+    with subprocess.Popen([*COMMAND, "run", *words], env=environment(state_dir), **given) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_while(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait until a condition no longer holds, which takes milliseconds. Fails when the process ends before that."""
+    while condition():
+        assert process.poll() is None, "it ended"
+        os.sched_yield()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import COMMAND, ROOT, environment, json_of, minisandbox
+from tests.cli import COMMAND, ROOT, environment, json_of, minisandbox, wait_while
 
 COMMANDS = (
     "",
@@ -183,7 +183,7 @@ def test_terminated_build_leaves_nothing(tmp_path: Path) -> None:
     words = [*COMMAND, "rootfs", "build", "--rebuild", "host"]
     with subprocess.Popen(["flock", state / "rootfs" / "host.lock", "cat"], stdin=subprocess.PIPE) as holder:
         with subprocess.Popen(words, env=environment(state), stderr=subprocess.PIPE) as build:
-            wait_until_waiting_for_lock(build.pid)
+            wait_while(lambda: waits_for_no_lock(build), build)
             build.send_signal(signal.SIGTERM)
             stderr = build.communicate(timeout=30)[1]
         assert holder.stdin is not None
@@ -228,8 +228,6 @@ def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (128 + signal.SIGPIPE, b"") == (run.returncode, run.stderr)
 
 
-def wait_until_waiting_for_lock(pid: int) -> None:
-    """Wait until a process waits for a lock on a file (proc_locks(5))."""
-    waiting = f"-> FLOCK  ADVISORY  WRITE {pid} "
-    while waiting not in Path("/proc/locks").read_text():
-        assert Path(f"/proc/{pid}").exists()
+def waits_for_no_lock(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process waits for no lock on a file (proc_locks(5))."""
+    return f"-> FLOCK  ADVISORY  WRITE {process.pid} " not in Path("/proc/locks").read_text()

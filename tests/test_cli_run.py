@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import base64
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
-from minisandbox.kernel.host import status_fields
-from tests.cli import COMMAND, environment, json_of, minisandbox
+from tests.cli import environment, json_of, minisandbox, started
 
 pytestmark = pytest.mark.requires_root
 
 ALL_BYTES = bytes(range(256))
-
-
-@contextmanager
-def started(state_dir: Path, *words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `minisandbox run` with these words for the block."""
-    given: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    } | options
-    with subprocess.Popen([*COMMAND, "run", *words], env=environment(state_dir), **given) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_output_and_exit_code_are_the_programs(state_dir: Path) -> None:
@@ -229,81 +208,3 @@ def test_python_outside_usr_is_shown(state_dir: Path) -> None:
     )
 
     assert (f"{prefix}\n", b"") == (run.stdout.decode(), run.stderr)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_us_ends_everything(number: signal.Signals, state_dir: Path) -> None:
-    """The exit code is 128 and the signal, and no process, control group or lock is left."""
-    with started(state_dir, "--", "sh", "-c", "echo ready; sleep 300 & sleep 300") as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=30)
-
-    assert (128 + number, b"") == (process.returncode, stderr)
-    assert [] == os.listdir(state_dir / "instances")
-
-
-def test_signal_to_us_is_json_where_asked(state_dir: Path) -> None:
-    """There is still exactly one object on stdout."""
-    with started(state_dir, "--json", "--", "sleep", "300") as process:
-        wait_for_launcher(process.pid)
-        process.send_signal(signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=30)
-
-    run = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-    assert (143, "Interrupted") == (run.returncode, json_of(run)["error"]["kind"])
-
-
-def test_reader_that_goes_away_ends_the_command(state_dir: Path) -> None:
-    """As in a pipeline with head: quietly, with the exit code of SIGPIPE."""
-    with started(state_dir, "--", "yes") as process:
-        assert process.stdout is not None
-        assert b"y\n" == process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr is not None
-        stderr = process.stderr.read()
-
-    assert (128 + signal.SIGPIPE, b"") == (process.wait(), stderr)
-
-
-def test_full_disk_under_our_stdout_is_our_failure(state_dir: Path) -> None:
-    """What cannot be passed on is an error, never silently lost."""
-    with open("/dev/full", "wb") as full, started(state_dir, "--", "echo", "lost", stdout=full) as process:
-        _, stderr = process.communicate(timeout=30)
-
-    assert 125 == process.returncode
-    assert b"minisandbox: cannot pass on what the command printed: No space left on device\n" == stderr
-
-
-@pytest.mark.slow
-def test_slow_reader_slows_the_command_down(state_dir: Path) -> None:
-    """Half a gigabyte does not pile up in our memory for a reader that has not begun, and none of it is lost."""
-    size = 1 << 29
-    words = ("--output", "none", "--", "head", "-c", str(size), "/dev/zero")
-    with started(state_dir, *words, bufsize=0) as process:
-        assert process.stdout is not None
-        read_bytes = len(process.stdout.read(1))
-        wait_until_asleep(process.pid)
-        peak_kib = int(status_fields(Path(f"/proc/{process.pid}/status").read_text())["VmHWM"].split()[0])
-        while chunk := process.stdout.read(1 << 20):
-            read_bytes += len(chunk)
-
-    assert (size, 0) == (read_bytes, process.wait())
-    assert peak_kib < 200 * 1024
-
-
-def wait_for_launcher(pid: int) -> None:
-    """Wait until a process has started a launcher."""
-    while "minisandbox-l" not in [child.name() for child in psutil.Process(pid).children()]:
-        os.sched_yield()
-
-
-def wait_until_asleep(pid: int) -> None:
-    """Wait until every thread of a process sleeps, for 100 looks one after the other (proc_pid_stat(5))."""
-    looks = 0
-    while looks < 100:
-        states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
-        looks = looks + 1 if states == {"S"} else 0
-        os.sched_yield()

@@ -173,7 +173,7 @@ class RunCgroup:
                 with contextlib.suppress(ProcessLookupError):
                     pidfds[pid] = os.pidfd_open(pid)
                     opened.callback(os.close, pidfds[pid])
-            # The descriptor may be of a process that got the number since; that one is not listed, or it is dead as well.
+            # A process elsewhere that got the number meanwhile is not listed here; one that is dead takes no signal.
             for pid in self.members() & pidfds.keys():
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)

@@ -18,7 +18,7 @@ import trio
 
 from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
-from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, stage_name
+from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
 
 STEP_DEADLINE_S = 30.0
@@ -65,6 +65,7 @@ class Launcher:
         self._reactor = reactor
         self._waiting: dict[tuple[RecordKind, int], trio.Event] = {}
         self._answers: dict[tuple[RecordKind, int], Record] = {}
+        self._opened: dict[int, int] = {}
         self._broken: BrokenError | StartError | None = None
         self.on_broken: Callable[[], None] = lambda: None
         reactor.register(channel.fd, self._on_readable)
@@ -77,18 +78,22 @@ class Launcher:
     def _on_readable(self) -> None:
         try:
             while not self.broken and (received := self._channel.receive()) is not None:
-                self._take(received[0])
+                self._take(*received)
         except (BrokenError, ProtocolError) as error:
             self._break(BrokenError(str(error)))
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: Record, fd: int) -> None:
         kind = RecordKind(record.kind)
         if kind is RecordKind.FAILED and (RecordKind.HELLO, 0) in self._waiting:
             stage = stage_name(record.stage)
             self._break(StartError("cannot set the launcher up", stage, record.error, record.item))
             return
-        key = (RecordKind.SLOT if kind is RecordKind.FAILED else kind, record.id)
+        key = (_answered(record), record.id)
         event = self._waiting.pop(key, None)
+        if fd >= 0 and event is not None:
+            self._opened[record.id] = fd
+        elif fd >= 0:  # whoever asked for it gave up
+            os.close(fd)
         if event is not None:
             self._answers[key] = record
             event.set()
@@ -153,6 +158,24 @@ class Launcher:
         if record.kind == RecordKind.FAILED:
             raise StartError("cannot make namespaces for a sandbox", stage_name(record.stage), record.error)
 
+    async def listen(self, slot: int, sandbox: int, port: int) -> int:
+        """Return a descriptor that listens on a TCP port of 127.0.0.1 in the network of a sandbox. It is the caller's.
+
+        Raises StartError when it cannot be had. Shielded, with a deadline: a descriptor that came late would be nobody's.
+        """
+        opened = self.expect(RecordKind.OPENED, sandbox)
+        request = Request("listen").option("slot", slot).option("id", sandbox).option("port", port)
+        try:
+            with trio.CancelScope(shield=True), _deadline(f"a listening socket in slot {slot}"):
+                await self.send(request)
+                await opened.wait()
+        finally:
+            self._waiting.pop((RecordKind.OPENED, sandbox), None)
+        record = self.answer(RecordKind.OPENED, sandbox)
+        if record.kind == RecordKind.FAILED:
+            raise StartError("cannot listen in the network of a sandbox", stage_name(record.stage), record.error)
+        return self._opened.pop(sandbox)
+
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
         """Wait until all processes of a sandbox are dead whose control socket was closed, and kill it if need be.
 
@@ -180,6 +203,13 @@ class Launcher:
             await trio.lowlevel.wait_readable(self._pidfd)
         os.waitpid(self.pid, 0)
         os.close(self._pidfd)
+
+
+def _answered(record: Record) -> RecordKind:
+    """Return what the record answers, as it is called when all went well."""
+    if record.kind != RecordKind.FAILED:
+        return RecordKind(record.kind)
+    return RecordKind.OPENED if record.stage == Stage.LISTEN else RecordKind.SLOT
 
 
 @contextlib.contextmanager

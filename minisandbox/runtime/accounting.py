@@ -6,7 +6,7 @@ import errno
 import signal
 
 from minisandbox.errors import ProtocolError
-from minisandbox.kernel.cgroup import SlotCgroup
+from minisandbox.kernel.cgroup import RunCgroup, SlotCgroup
 from minisandbox.kernel.protocol import Record, Stage
 from minisandbox.runtime.command import Command, CommandSpec, failure_error
 from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
@@ -82,6 +82,13 @@ def _failed_for_memory(failure: Record, spec: CommandSpec) -> bool:
     begun = failure.stage > Stage.COMMAND_CLONE
     starved = failure.error == errno.ENOMEM or (failure.stage == Stage.COMMAND_EXEC and failure.error == errno.E2BIG)
     return spec.limits.memory_bytes is not None and begun and starved
+
+
+def take_back(cgroup: SlotCgroup, leaf: RunCgroup, counters: Counters) -> bool:
+    """Keep the leaf of a command that ended for the next one, if it is as good as new, and return whether it is."""
+    if counters.cpu_time_s is None:
+        return False
+    return cgroup.take_back(leaf, counters.cpu_time_s, counters.processes_peak, counters.processes_refused)
 
 
 def make_result(

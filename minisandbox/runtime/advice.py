@@ -59,6 +59,7 @@ ADVICE: dict[Stage, str] = {
     Stage.FILE_OPEN: "give an absolute path whose directory exists inside",
     Stage.FILE_TYPE: "only regular files can be transferred",
     Stage.FILE_WRITE: "raise the disk limits, or write less",
+    Stage.LISTEN: "choose another port: a program in the sandbox may have this one",
 }
 """For each stage, what most likely helps."""
 

@@ -7,11 +7,11 @@ here is one listening socket on it, and who serves that.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
-from minisandbox.endpoints import LOCALHOST, NOTHING, AllowList
+from minisandbox.endpoints import LOCALHOST, NOTHING, AllowList, parse_endpoints
 from minisandbox.errors import ClosedError, UsageError
 from minisandbox.runtime.network_usage import Ledger, NetworkUsage
 from minisandbox.runtime.proxy import Proxy
@@ -59,11 +59,12 @@ class SandboxNetwork:
         names = {"http_proxy": url, "https_proxy": url, "all_proxy": url, "no_proxy": own}
         return {**names, **{name.upper(): value for name, value in names.items()}}
 
-    async def set_allow(self, allow: AllowList) -> None:
+    async def set_allow(self, endpoints: Iterable[str]) -> None:
         """Let the sandbox reach these endpoints and no others. Connections to others are cut before it returns.
 
-        Raises UsageError when the sandbox has the host's network, StartError when there can be no listener.
+        Raises UsageError when one is none, or the sandbox has the host's network; StartError when nobody can listen.
         """
+        allow = parse_endpoints(endpoints)
         if self._is_host and allow.endpoints:
             raise UsageError("this sandbox has the host's network; an allow list is for one that has its own")
         async with self._changing:

@@ -49,6 +49,7 @@ class ParkingLot:
         self._close = close
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
         self._changed = trio.Event()
+        self._progress = trio.Event()
         self._closed = False
         self._starting = 0
 
@@ -75,6 +76,11 @@ class ParkingLot:
             trio.lowlevel.spawn_system_task(self._discard, sandbox)
         return None
 
+    async def filled(self) -> None:
+        """Wait until every sandbox that is wanted is parked; `serve` must run meanwhile."""
+        while any(kind.wanted and len(kind.parked) < self._share() for kind in self._kinds.values()):
+            await self._progress.wait()
+
     async def serve(self) -> None:
         """Start what is wanted and close what is not, until cancelled. No timer runs while nothing is parked."""
         while not self._closed:
@@ -86,6 +92,8 @@ class ParkingLot:
             self._changed = trio.Event()
             await self._close_idle()
             await self._fill()
+            self._progress.set()
+            self._progress = trio.Event()
 
     async def _fill(self) -> None:
         for kind in list(self._kinds.values()):

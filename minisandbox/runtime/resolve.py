@@ -48,7 +48,10 @@ async def resolve(
     """Return the command with everything resolved. Raises UsageError, with what to do, for what cannot be."""
     sandbox.check_open()
     argv = argument_vector(command)
-    words = env_words({**sandbox.env, **wishes.env}) if wishes.env else sandbox.env_words
+    leading = sandbox.network.variables
+    words = sandbox.env_words
+    if wishes.env or leading:
+        words = env_words({**leading, **sandbox.env, **(wishes.env or {})})
     check_arguments(argv, words, wishes.cwd)
     if not isinstance(streams.stdin, bytes | bytearray | memoryview):
         raise UsageError(f"stdin is bytes, not {type(streams.stdin).__name__}; encode text first")

@@ -8,10 +8,10 @@ kill switch (cgroup.kill) are ours. Whatever a command does to its own processes
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import trio
 
@@ -21,12 +21,13 @@ from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
 from minisandbox.kernel.reactor import PRIORITY, Reactor
 from minisandbox.policy import Policy, capability_mask
-from minisandbox.runtime.accounting import MemoryMeter, count, make_result
+from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take_back
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
+from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
-from minisandbox.runtime.session import Session
+from minisandbox.runtime.session import Session, open_session
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
 from minisandbox.runtime.transfers import Transfers
@@ -43,6 +44,7 @@ class Sandbox(Transfers):
         slot: Slot,
         channel: Channel,
         reactor: Reactor,
+        network: SandboxNetwork,
         policy: Policy,
         limits: Limits,
         env: Mapping[str, str],
@@ -56,6 +58,7 @@ class Sandbox(Transfers):
         self.stages: list[Record] = []
         self._channel = channel
         self.reactor = reactor
+        self.network = network
         self.assign(policy, limits, env)
         self._commands: dict[int, Command] = {}
         self._leftover: list[Command] = []
@@ -132,20 +135,25 @@ class Sandbox(Transfers):
         """
         return await Terminal.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)), columns, rows)
 
-    @contextlib.asynccontextmanager
-    async def open_session(
+    def open_session(
         self,
         *,
         env: Mapping[str, str] | None = None,
         cwd: str = "/",
         user: str | int | None = None,
         limits: Limits | None = None,
-    ) -> AsyncIterator[Session]:
+    ) -> AbstractAsyncContextManager[Session]:
         """Open a shell for the block that keeps its state between commands; the sandbox must have bash."""
-        async with contextlib.aclosing(
-            await Session.open(self, await resolve(self, ["bash"], Wishes(env, cwd, user, limits)))
-        ) as session:
-            yield session
+        return open_session(self, Wishes(env, cwd, user, limits))
+
+    async def set_network(self, *, allow: Sequence[str] = ()) -> None:
+        """Let it reach these endpoints and no others from now on, none when there are none; the rest is cut off.
+
+        Commands that start later get variables that lead to the proxy, or none any more. Raises UsageError when an
+        endpoint is none, or when it has the host's network.
+        """
+        self.check_open()
+        await self.network.set_allow(allow)
 
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
@@ -229,14 +237,7 @@ class Sandbox(Transfers):
         self._commands.pop(command.number, None)
         if command.leaf.events_fd >= 0:
             self.reactor.unregister(command.leaf.events_fd)
-        cpu_time_s = counters.cpu_time_s if counters is not None else None
-        if (
-            counters is None
-            or cpu_time_s is None
-            or not self.slot.cgroup.take_back(
-                command.leaf, cpu_time_s, counters.processes_peak, counters.processes_refused
-            )
-        ):
+        if counters is None or not take_back(self.slot.cgroup, command.leaf, counters):
             command.leaf.close_fds()
             self._leftover.append(command)
 

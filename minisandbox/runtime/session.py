@@ -1,17 +1,19 @@
 """A persistent shell without a terminal: exact stdout, stderr and exit code of each command, state kept in between.
 
-Theory of operation. One bash serves all commands of a session, one after the other (`shell_driver` says how it is talked
-to). When its report of a command arrives, all that the foreground processes wrote is in the pipes already: they are read
-until they are empty, and no mark in the output is needed. A command that must end gets SIGINT with its process group, as
-at Ctrl-C; what it started and did not end by that is killed, and only if bash itself hangs, the session ends.
+Theory of operation. One bash serves all commands of a session, one after the other (`shell_driver` says how it is
+talked to). When its report of a command arrives, all that the foreground processes wrote is in the pipes already: they
+are read until they are empty, and no mark in the output is needed. A command that must end gets SIGINT with its process
+group, as at Ctrl-C; what it started and did not end by that is killed, and only if bash itself hangs, the session ends.
 What background processes write between two commands belongs to the next result, as it would on a terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +27,7 @@ from minisandbox.errors import (
     UsageError,
 )
 from minisandbox.runtime.command import CommandSpec, failure_error
+from minisandbox.runtime.resolve import Wishes, resolve
 from minisandbox.runtime.shell import Shell
 from minisandbox.runtime.shell_driver import INTERRUPTED, Report, encode_command, shell_argv
 from minisandbox.spec import MAX_SECONDS, ExitReason, Limits
@@ -237,6 +240,16 @@ class Session:
             wall_time_s=trio.current_time() - mark.time,
             cpu_time_s=shell.command.leaf.cpu_time_s() - mark.cpu_time_s,
         )
+
+
+@contextlib.asynccontextmanager
+async def open_session(sandbox: Sandbox, wishes: Wishes) -> AsyncIterator[Session]:
+    """Open a session for the block. Raises UsageError when the sandbox has no bash that can serve one."""
+    session = await Session.open(sandbox, await resolve(sandbox, ["bash"], wishes))
+    try:
+        yield session
+    finally:
+        await session.aclose()
 
 
 def _start_error(shell: Shell, spec: CommandSpec) -> Exception:

@@ -36,7 +36,8 @@ KILL_GRACE_S = 1.0
 CLOSE_GRACE_S = 2.0
 """How long bash may take to end when the session is closed: a trap of EXIT may run."""
 
-_RETRY_S = 0.02
+_RETRY_S = 0.01
+_FORKING_S = 0.1
 
 
 class Output:
@@ -223,15 +224,19 @@ class Shell:
                 await files.read_file(self.sandbox, "/", 0)
 
     async def _kill_all_but(self, spared: frozenset[int]) -> None:
-        """Kill the processes of the session but bash and `spared`, and wait until they are gone."""
-        deadline = trio.current_time() + KILL_GRACE_S
-        with self.command.leaf.no_new_processes():
+        """Kill the processes of the session but bash and `spared`, and wait until they are gone.
+
+        Those that fork faster than they are killed may not fork any more after a while.
+        """
+        begun = trio.current_time()
+        with contextlib.ExitStack() as held:
             while victims := [pid for pid in self.command.leaf.members() - spared if not self._is_shell(pid)]:
                 self.command.leaf.kill_members(victims)
-                with trio.move_on_at(deadline) as scope:
-                    await trio.sleep(_RETRY_S)
-                if scope.cancelled_caught:
-                    break
+                await trio.sleep(_RETRY_S)
+                if trio.current_time() > begun + KILL_GRACE_S:
+                    return
+                if trio.current_time() > begun + _FORKING_S:
+                    held.enter_context(self.command.leaf.no_new_processes())
 
     def _is_shell(self, pid: int) -> bool:
         """Look whether a process has the id inside that the shell said to be its own (proc_pid_status(5), NSpid)."""

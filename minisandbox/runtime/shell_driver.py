@@ -4,14 +4,15 @@ The shell has one control socket, as its descriptor 0 at the start. On it come c
 newline and the text; back go reports of three fields, each ended by NUL: `$?`, `$-` and the trap of SIGINT. Nothing of
 ours is ever printed, so stdout and stderr hold what the commands wrote and nothing else.
 
-    why it looks like that                    what goes wrong otherwise
-    `exec 249<...` and `{ ...; } <&249`       bash keeps what a redirection hides above that number and close-on-exec: no
-                                              program inherits the socket, and `exec 3>file` stays free for commands
-    `! eval`                                  `set -e` and the trap of ERR would look at eval's own status as well
-    one array, `_minisandbox`                 arrays are never exported, so `set -a` does not put commands into environments
-    `set +ex` after each, `set -ex` before    what the driver does would end the shell, or be traced among the output
-    two loops                                 a stray `break` of a command would end the driver
-    all on one line                           $LINENO and error messages of a command would not begin at line 1
+    why it looks like that             what goes wrong otherwise
+    `exec 249<...`, `{ ...; } <&249`   bash keeps what a redirection hides above that number and close-on-exec: programs
+                                       do not inherit the socket, and `exec 3>file` finds 3 free
+    `! eval`                           `set -e` and the trap of ERR would look at eval's own status as well
+    one array, `_minisandbox`          arrays are never exported: `set -a` does not put commands into the environment
+    `set +ex` behind a command,        what the driver does would end the shell, or be traced among the output
+    `set -ex` again before the next
+    two loops                          a stray `break` of a command would end the driver
+    all on one line                    $LINENO and error messages of a command would not begin at line 1
 """
 
 from __future__ import annotations

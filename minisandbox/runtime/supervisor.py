@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -21,14 +22,16 @@ from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
-from minisandbox.policy import Policy, load_policy
+from minisandbox.policy import Network, Policy, load_policy
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_disk
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
+from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import MAX_SECONDS, Limits, Timing
 
 
@@ -51,6 +54,7 @@ class Supervisor:
         self._launcher = launcher
         self._slots = slots
         self._handles = handles
+        self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._numbers = 0
         self._rootfs: dict[str, Rootfs] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from minisandbox.runtime import files
 
@@ -15,17 +15,17 @@ class Transfers:
 
     __slots__ = ()
 
-    async def read_file(self: Sandbox, path: str, *, max_bytes: int = files.DEFAULT_MAX_BYTES) -> bytes:  # type: ignore[misc]
+    async def read_file(self, path: str, *, max_bytes: int = files.DEFAULT_MAX_BYTES) -> bytes:
         """Return the content of a regular file inside. Raises FileTransferError; never follows a link at its end."""
-        return await files.read_file(self, path, max_bytes)
+        return await files.read_file(cast("Sandbox", self), path, max_bytes)
 
     async def write_file(
-        self: Sandbox,
+        self,
         path: str,
         data: bytes,
         *,
         mode: int = 0o644,
-        user: str | int = "root",  # type: ignore[misc]
+        user: str | int = "root",
     ) -> None:
         """Make or replace a regular file, charged to the sandbox. Raises FileTransferError unless it is whole."""
-        await files.write_file(self, path, data, mode, user)
+        await files.write_file(cast("Sandbox", self), path, data, mode, user)
