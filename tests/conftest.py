@@ -58,8 +58,8 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def supervisor(state_dir: Path) -> AsyncIterator[minisandbox.Supervisor]:
-    """An open supervisor of this test alone."""
-    async with minisandbox.open_supervisor(state_dir=state_dir) as opened:
+    """An open supervisor of this test alone. It has no self-test, which has tests of its own and takes its time."""
+    async with minisandbox.open_supervisor(state_dir=state_dir, self_test=False) as opened:
         yield opened
 
 

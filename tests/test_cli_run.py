@@ -180,6 +180,14 @@ def test_options_of_the_sandbox_hold(state_dir: Path, tmp_path: Path) -> None:
     assert b"Read-only file system" in run.stderr
 
 
+def test_writable_bind_reaches_the_host(state_dir: Path, tmp_path: Path) -> None:
+    """What the command writes into a bind with :rw is on the host afterwards."""
+    run = minisandbox(state_dir, "run", "--bind", f"{tmp_path}:/mnt:rw", "--", "sh", "-c", "echo kept > /mnt/file")
+
+    assert (0, b"") == (run.returncode, run.stderr)
+    assert "kept\n" == (tmp_path / "file").read_text()
+
+
 def test_nothing_is_imported_that_draws(state_dir: Path) -> None:
     """A run starts without the modules that only tables and progress bars need."""
     words = [sys.executable, "-X", "importtime", "-m", "minisandbox", "run", "--", "true"]

@@ -143,9 +143,22 @@ def test_failure_to_start_is_told_from_the_shell(words: tuple[str, ...], code: i
         assert code == process.wait(DEADLINE_S)
 
 
-def test_policys_time_limits_do_not_hold_for_a_person(state_dir: Path) -> None:
-    """A limit that was given ends the shell, and is named once the terminal is ours again."""
-    with shell(state_dir, "--policy", "strict", "--wall-time", "0.5", "--", "sh") as (process, person, _):
+@pytest.mark.slow
+def test_policys_time_limits_do_not_hold_for_a_person(state_dir: Path, tmp_path: Path) -> None:
+    """A shell outlives the wall-time limit of its policy."""
+    policy = tmp_path / "hasty.toml"
+    policy.write_text("format = 1\n\n[limits]\nwall_time_s = 0.2\n")
+    with shell(state_dir, "--policy", str(policy), "--", "sh") as (process, person, _):
+        person.sees(PROMPT)
+        person.does("sleep 0.5; echo still $((40 + 2))", "still 42\r\n")
+        person.types("exit\n")
+
+        assert 0 == process.wait(DEADLINE_S)
+
+
+def test_time_limit_that_was_given_holds(state_dir: Path) -> None:
+    """It ends the shell, and is named once the terminal is ours again."""
+    with shell(state_dir, "--wall-time", "0.5", "--", "sh") as (process, person, _):
         person.sees("minisandbox: ended by the wall-time limit of 0.5 s\r\n")
 
         assert 128 + signal.SIGKILL == process.wait(DEADLINE_S)

@@ -78,6 +78,10 @@ def test_the_binary_is_static_and_hardened() -> None:
         (("start", "--slot=1", "--hostname=x"), 0, errno.EINVAL),
         (("start", "--slot=1", "--hostname=x", "--control", "--layer"), 1, errno.EBADF),
         (("end", "--slot=1"), 3, errno.EBADF),
+        (("listen", "--slot=1", "--id=1"), 0, errno.EINVAL),
+        (("listen", "--slot=1", "--id=1", "--port=0"), 0, errno.EINVAL),
+        (("listen", "--slot=1", "--id=1", "--port=65536"), 0, errno.ERANGE),
+        (("listen", "--slot=4", "--id=1", "--port=80"), 0, errno.ERANGE),
         (("run", "--id=1", "--cwd=/", "--stdio", "--stdio", "--stdio", "--", "true"), 3, errno.EINVAL),
         (("start", "--slot=1", "--hostname=" + "x" * 65, "--control", "--layer"), 2, errno.EINVAL),
     ],
@@ -90,6 +94,19 @@ def test_a_wrong_request_is_refused_and_the_launcher_serves_on(words: tuple[str,
 
     assert (RecordKind.FAILED, Stage.REQUEST, error) == (kind, stage, got)
     assert after[0] == RecordKind.HELLO
+
+
+@pytest.mark.requires_root
+def test_there_is_no_listener_where_no_sandbox_runs() -> None:
+    """Neither in a slot that is not there, nor in one that is free, and the launcher stays in its own network."""
+    with raw_launcher() as (sock, pid):
+        answers = [ask(sock, "listen", "--slot=1", "--id=7", "--port=1021")]
+        ask(sock, "slot", "--slot=1", f"--uid-base={UID_BASE}")
+        answers.append(ask(sock, "listen", "--slot=1", "--id=7", "--port=1021"))
+        network = os.readlink(f"/proc/{pid}/ns/net")
+
+    assert [(RecordKind.FAILED, Stage.LISTEN, 7, errno.ESRCH)] * 2 == [answer[:4] for answer in answers]
+    assert os.readlink("/proc/self/ns/net") == network
 
 
 @pytest.mark.requires_root

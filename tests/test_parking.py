@@ -22,8 +22,11 @@ async def open_often(supervisor: Supervisor, times: int = 6, **options: object) 
 
 
 async def wait_parked(supervisor: Supervisor, number: int) -> None:
-    """Wait until so many are parked."""
-    await observer.wait_until(lambda: supervisor.parking.parked == number, trio.lowlevel.checkpoint)
+    """Wait until so many are parked, and no other is open."""
+    await observer.wait_until(
+        lambda: supervisor.parking.parked == len(observer.inits()) == number, trio.lowlevel.checkpoint
+    )
+    assert supervisor.live == 0
 
 
 async def test_a_kind_that_is_opened_often_is_parked(supervisor: Supervisor) -> None:

@@ -69,13 +69,11 @@ def test_strict_policy_gives_nothing_that_default_does_not() -> None:
 def test_default_policy_shows_every_key() -> None:
     """A reader of default.toml sees each key there is, set or as a comment."""
     text = (POLICIES / "default.toml").read_text()
-    sections = "namespaces user limits seccomp proc host env".split()
-    keys = (
-        "format network mount pid ipc uts user name capabilities profiles view hostname source target writable".split()
-    )
+    sections = "namespaces network user limits seccomp proc host env".split()
+    keys = "format network mount pid ipc uts user allow name capabilities profiles view hostname source target writable"
 
     assert sections == re.findall(r"(?m)^\[(\w+)\]", text)
-    assert {*keys, *Limits.__struct_fields__, "TZ"} == set(re.findall(r"(?m)^(?:# )?(\w+) = ", text))
+    assert {*keys.split(), *Limits.__struct_fields__, "TZ"} == set(re.findall(r"(?m)^(?:# )?(\w+) = ", text))
 
 
 def test_left_out_keys_are_as_default_policy_says(file: Path) -> None:
@@ -125,6 +123,8 @@ def test_every_key_counts(file: Path) -> None:
         hostname="box-1.example",
         env={"PATH": "/bin", "odd name": ""},
     )
+    listed = load(file, "network.allow = ['api.example.org:443', '*.example.net:80/private']")
+    assert ("api.example.org:443", "*.example.net:80/private") == listed.allow
     assert {"mount", "pid", "ipc", "uts", "user"} == policy.namespaces
     assert policy.namespaces | {"network"} == load_policy("default").namespaces
 
@@ -147,6 +147,12 @@ BIND = "[[bind]]\nsource = '/srv'\n"
         ("[limits]\ndisk_bytes = '9999T'", 3, "disk_bytes is"),
         ("[limits]\ncpus = 0xfffffffffffffffffffffffff", 3, "more than 64 bits"),
         ("[namespaces]\nnetwork = 'bridge'", 3, "namespaces.network: Invalid enum value 'bridge'"),
+        ("[network]\nallow = ['a.example:80',\n'a.example']", 4, "not an endpoint: 'a.example'; write HOST:PORT"),
+        ("[network]\nallow = ['*:443']", 3, "not a host: '*'"),
+        ("[network]\nallow = ['127.1:80']", 3, "not a host: '127.1'"),
+        ("[network]\nallow = 'a.example:80'", 3, "Expected `array`, got `str`"),
+        ("[network]\nallow = ['a.example:80']\n[namespaces]\nnetwork = 'host'", 3, "an allow list is for a network of"),
+        ("[network]\nallowed = []", 3, "unknown key 'allowed'"),
         ("[namespaces]\npid = false", 3, "no sandbox goes without its pid namespace"),
         ("[user]\nname = 'Jo Doe'", 3, "not a user: 'Jo Doe'"),
         ("[user]\nname = '65535'", 3, "a uid from 0 to 65534"),
@@ -187,6 +193,8 @@ def test_wrong_policy_is_refused_with_its_line(file: Path, lines: str, line: int
         {"user": "nobody"},
         {"capabilities": frozenset({"CAP_ANY"})},
         {"hostname": ""},
+        {"allow": ("a.example",)},
+        {"allow": ("a.example:80",), "network": Network.HOST},
         {"env": {"": "x"}},
         {"binds": (Bind(source=Path("/a"), target="/a/b"), Bind(source=Path("/a"), target="/a"))},
     ],

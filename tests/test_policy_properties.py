@@ -36,15 +36,21 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "mine.toml"
 
 
+ENDPOINTS = ["a.example:80", "*.b.example:443/private", "[::1]:8000", "b\u00fccher.example:1"]
+
+
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     """A policy with values of all kinds."""
     user = draw(st.sampled_from(["root", "0", "nobody", "1000"]))
     names = draw(st.sets(st.sampled_from(sorted(CAPABILITIES)))) if user in ("root", "0") else ()
     targets = draw(st.lists(st.sampled_from(["/a", "/b/c", "/d e"]), unique=True))
+    network = draw(st.sampled_from(Network))
+    allow = draw(st.lists(st.sampled_from(ENDPOINTS), max_size=3)) if network is Network.NONE else ()
     return Policy(
         name="mine",
-        network=draw(st.sampled_from(Network)),
+        network=network,
+        allow=tuple(allow),
         user=user,
         capabilities=frozenset(names),
         limits=Limits(**draw(LIMITS)),
@@ -66,6 +72,7 @@ def tables(policy: Policy) -> list[list[str]]:
     limits = {name: getattr(policy.limits, name) for name in Limits.__struct_fields__}
     return [
         ["[namespaces]", f"network = {quoted(policy.network.value)}"],
+        ["[network]", f"allow = {quoted(policy.allow)}"],
         ["[user]", f"name = {quoted(policy.user)}", f"capabilities = {quoted(sorted(policy.capabilities))}"],
         ["[limits]", *(f"{name} = {quoted(value)}" for name, value in limits.items() if value is not None)],
         ["[seccomp]", f"profiles = {quoted([str(path) for path in policy.seccomp])}"],

@@ -63,6 +63,7 @@ def test_every_option_that_takes_a_descriptor_is_marked() -> None:
     assert options["start", "bind"] == ("value", "fd")
     assert options["run", "stdio"] == ("-", "fd")
     assert options["start", "trace"] == ("-", "-")
+    assert options["listen", "port"] == ("value", "-")
     assert options["run", "cwd"] == ("value", "-")
 
 

@@ -92,7 +92,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SRC:DST[:rw]",
-        help="show a host directory or file, read-only without :rw",
+        help="show a host directory or file; :rw makes it writable, where no other user of the host can reach it",
     )
     kind.add_argument(
         "--python-prefix",

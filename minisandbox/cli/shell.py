@@ -28,7 +28,7 @@ from minisandbox.spec import Result
 EXAMPLES = """examples:
   minisandbox shell
   minisandbox shell --rootfs busybox --memory 256M
-  minisandbox shell --bind "$PWD:/work:rw" --cwd /work
+  minisandbox shell --bind ~/project:/work:rw --cwd /work
   minisandbox shell -- python3
 
 It needs a terminal. Without a command it starts /bin/bash, or /bin/sh where there is none.

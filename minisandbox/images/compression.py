@@ -16,6 +16,8 @@ from minisandbox.errors import HostError
 CHUNK_BYTES = 256 << 10
 """How much is read at a time."""
 
+_AHEAD_BYTES = 512
+
 XZ_MEMORY_BYTES = 256 << 20
 """What unpacking xz may take: four times what `xz -9` needs (xz(1), "Memory usage")."""
 
@@ -108,11 +110,12 @@ class Decompressed:
 
     def __init__(self, raw: Readable) -> None:
         self._raw = raw
-        self._ahead = _read_full(raw, 8)
+        self._ahead = _read_full(raw, _AHEAD_BYTES)
         self.format = ""
         self._make: Callable[[], _Decompressor] | None = None
+        is_plain_tar = self._ahead.startswith(b"ustar", 257)  # whose first member may be called BZh
         for name, magic, make in _FORMATS:
-            if self._ahead.startswith(magic):
+            if self._ahead.startswith(magic) and not is_plain_tar:
                 self.format, self._make = name, make
         self._decompressor = self._make() if self._make else None
 

@@ -71,6 +71,11 @@ class RootfsFacts:
         """How much of that other rootfs have too, and so would stay without this one."""
         return sum(layer.content_bytes for layer in self.layers if layer.shared_with)
 
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many things of all sources are in no layer, by what they are."""
+        return dict(sum((Counter(layer.skipped) for layer in self.layers), Counter()))
+
 
 def import_image(
     state: StateDir,
@@ -79,19 +84,23 @@ def import_image(
     *,
     reference: str | None = None,
     bounds: Bounds | None = None,
+    rebuild: bool = False,
     report: Report | None = None,
 ) -> Rootfs:
     """Make a rootfs of what is at `path` and store it under `name`, in place of one that was imported under it before.
 
     That is an OCI image layout, an archive of one or of `docker save`, a tar archive or a directory. `reference` is the
     tag or digest of the image that is meant where there are several. When the same was imported before, nothing is
-    done. Raises UsageError, RootfsError that names the archive and its member, HostError, StateError; nothing is left
-    then, and what had the name before still has it.
+    done unless `rebuild`, which mends damaged layers.
+
+    Raises UsageError, RootfsError that names the archive and its member, HostError or StateError; nothing is left then,
+    and what had the name before still has it.
     """
     _check_name(state, name)
     path = path.absolute()
     recipe = _recipe_for(path, reference, bounds or Bounds())
-    return build_recipe(state, NamedRecipe(name, path, recipe), report=report, imported_from=str(path))
+    named = NamedRecipe(name, path, recipe)
+    return build_recipe(state, named, rebuild=rebuild, report=report, imported_from=str(path))
 
 
 def inspect_rootfs(state: StateDir, name: str) -> RootfsFacts:
@@ -114,17 +123,11 @@ def inspect_rootfs(state: StateDir, name: str) -> RootfsFacts:
     )
 
 
-def count_skipped(facts: RootfsFacts) -> dict[str, int]:
-    """Return how many things of the sources are in no layer, by what they are."""
-    total: Counter[str] = Counter()
-    for layer in facts.layers:
-        total.update(layer.skipped)
-    return dict(total)
-
-
 def _check_name(state: StateDir, name: str) -> None:
     if not ROOTFS_NAME.fullmatch(name):
         raise UsageError(f"cannot name a rootfs {name!r}; use up to 64 letters, digits, '.', '_' and '-'")
+    if name.endswith(".toml"):
+        raise UsageError(f"cannot name a rootfs {name!r}, since it would be taken for a file; leave out the .toml")
     if name in recipe_names():
         raise UsageError(f"the name {name} belongs to a recipe of minisandbox; choose another")
     stored = read_manifest_of(state, name)
@@ -146,7 +149,7 @@ def _recipe_for(path: Path, reference: str | None, bounds: Bounds) -> Recipe:
 def _is_image(path: Path) -> bool:
     """Return whether a path is an image rather than a tree: by its files, or the names of an archive's members."""
     if path.is_dir():
-        return any((path / name).is_file() for name in ("oci-layout", "manifest.json")) and not (path / "usr").exists()
+        return any((path / name).is_file() for name in ("oci-layout", "repositories"))
     with open_regular(path) as fd:
         source = Source(FileSlice(fd), lambda message: RootfsError(message, path), 1 << 62)
         if not source.format:

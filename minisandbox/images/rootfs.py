@@ -76,7 +76,7 @@ def build_rootfs(
     name wait for each other. Raises UsageError, RootfsError, HostError or StateError; then the rootfs stored before is
     still there.
     """
-    imported = _find_imported(state, str(name_or_path))
+    imported = _find_imported(state, name_or_path) if isinstance(name_or_path, str) else None
     if imported is not None and not rebuild:
         return imported
     if imported is not None:
@@ -146,7 +146,7 @@ def _find(state: StateDir, name: str, digest: str) -> Rootfs | None:
 
 def _find_imported(state: StateDir, name: str) -> Rootfs | None:
     """Return an imported rootfs. Raises RootfsError when its layers are gone."""
-    if name in recipe_names() or not ROOTFS_NAME.fullmatch(name):
+    if name in recipe_names() or name.endswith(".toml") or not ROOTFS_NAME.fullmatch(name):
         return None
     manifest = read_manifest_of(state, name)
     if manifest is None or manifest.imported_from is None:

@@ -45,6 +45,7 @@ class TreeWriter:
         self._here: Parts = ()
         self._here_fd = os.dup(self._top_fd)
         self._hidden: set[Parts] = set()
+        self._opaque: set[Parts] = set()
         self._mtimes: dict[Parts, int] = {(): DEFAULT_MTIME_NS}
 
     def __enter__(self) -> TreeWriter:
@@ -134,12 +135,12 @@ class TreeWriter:
                 self._count_entry()
                 make_whiteout(parent_fd, parts[-1])
             elif stat.S_ISDIR(status.st_mode):
-                make_opaque(self._open(parts))
+                self._make_opaque(parts, self._open(parts))
 
     def hide_all_in(self, parts: Parts) -> None:
         """Hide all that the layers below have in this directory."""
         with _blamed_on_entry():
-            make_opaque(self._open(parts))
+            self._make_opaque(parts, self._open(parts))
 
     def finish(self) -> None:
         """Set the times of directories, which change with every entry in them."""
@@ -187,7 +188,8 @@ class TreeWriter:
         there = _status(parts[-1], parent_fd)
         if there is not None and not is_whiteout(there):
             raise RefusedError(f"it lies below {_quoted(parts)}, which is no directory")
-        lower = None if there is not None else look_below(self._below, parts)
+        is_new = there is not None or any(parts[:number] in self._opaque for number in range(len(parts)))
+        lower = None if is_new else look_below(self._below, parts)
         if lower is not None and not stat.S_ISDIR(lower.st_mode):
             raise RefusedError(f"it lies below {_quoted(parts)}, which in the layers below is no directory")
         if there is not None:
@@ -209,9 +211,13 @@ class TreeWriter:
         if parts in self._hidden:
             fd = os.open(parts[-1], _DIRECTORY, dir_fd=parent_fd)
             try:
-                make_opaque(fd)
+                self._make_opaque(parts, fd)
             finally:
                 os.close(fd)
+
+    def _make_opaque(self, parts: Parts, fd: int) -> None:
+        make_opaque(fd)
+        self._opaque.add(parts)
 
     def _create(self, parts: Parts) -> int:
         """Make an empty file in place of whatever is there."""

@@ -161,7 +161,7 @@ class Launcher:
     async def listen(self, slot: int, sandbox: int, port: int) -> int:
         """Return a descriptor that listens on a TCP port of 127.0.0.1 in the network of a sandbox. It is the caller's.
 
-        Raises StartError when it cannot be had. Shielded, with a deadline: a descriptor that came late would be nobody's.
+        Raises StartError when it cannot be had. Shielded, with a deadline: one that came late would be nobody's.
         """
         opened = self.expect(RecordKind.OPENED, sandbox)
         request = Request("listen").option("slot", slot).option("id", sandbox).option("port", port)

@@ -165,11 +165,15 @@ _Noreturn void command_child(const struct sandbox *sandbox, const struct request
 	unsigned int first = streams > STDERR_FILENO ? streams : STDERR_FILENO + 1;
 	if (sys_close_range(first, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
 		fail(&to, STAGE_COMMAND_STDIO, -1, errno);
-	(void)umask(req->verb == VERB_PUT ? 0 : 022);
+	(void)umask(req->verb == VERB_PUT || req->verb == VERB_UNPACK ? 0 : 022);
 	if (req->verb == VERB_GET)
 		file_get(req, &to);
 	if (req->verb == VERB_PUT)
 		file_put(req, &to);
+	if (req->verb == VERB_PACK)
+		tree_pack(req, &to);
+	if (req->verb == VERB_UNPACK)
+		tree_unpack(req, &to);
 	if (req->verb == VERB_RUN)
 		exec_command(sandbox, req, &to);
 	_exit(0);

@@ -128,7 +128,7 @@ static void serve_request(struct init *init)
 	int error = length < 0 ? (int)-length : message_parse(&init->message, &req, &item);
 	if (error)
 		report_failure(init, length < 0 ? 0 : (uint32_t)req.id, STAGE_REQUEST, item, error);
-	else if (req.verb == VERB_RUN || req.verb == VERB_GET || req.verb == VERB_PUT)
+	else if (req.verb >= VERB_RUN && req.verb <= VERB_UNPACK)
 		start_command(init, &req);
 	else if (req.verb == VERB_SIGNAL)
 		signal_command(init, &req);

@@ -174,6 +174,8 @@ static void dispatch(struct launcher *launcher, struct request *req)
 	case VERB_RUN:
 	case VERB_GET:
 	case VERB_PUT:
+	case VERB_PACK:
+	case VERB_UNPACK:
 	case VERB_SIGNAL:
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, 0, EINVAL);
 	}

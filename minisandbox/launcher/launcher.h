@@ -170,6 +170,8 @@ _Noreturn void init_serve(struct sandbox *sandbox);
 _Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave);
 void file_put(const struct request *req, const struct reporter *to);
 void file_get(const struct request *req, const struct reporter *to);
+void tree_pack(const struct request *req, const struct reporter *to);
+void tree_unpack(const struct request *req, const struct reporter *to);
 
 #define cleanup_fd __attribute__((cleanup(close_fd)))
 void close_fd(int *fd);

@@ -59,7 +59,7 @@ enum {
 	X(COMMAND_USERNS) X(COMMAND_USER) X(COMMAND_CAPABILITIES) X(COMMAND_CWD)               \
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
-	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE)                                                \
+	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE) X(TREE_STREAM)                                 \
 	/* launcher: a listening socket */                                                    \
 	X(LISTEN)
 
@@ -73,6 +73,8 @@ enum {
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \
+	X(PACK, "pack")              \
+	X(UNPACK, "unpack")          \
 	X(SIGNAL, "signal")
 
 enum record_kind {

@@ -11,7 +11,8 @@
 enum kind { KIND_FLAG, KIND_NUMBER, KIND_TEXT, KIND_TEXTS, KIND_FD, KIND_FDS, KIND_BIND, KIND_ENV };
 
 #define BIT(name) (1u << VERB_##name)
-#define COMMANDS (BIT(RUN) | BIT(GET) | BIT(PUT))
+#define COMMANDS (BIT(RUN) | TRANSFERS)
+#define TRANSFERS (BIT(GET) | BIT(PUT) | BIT(PACK) | BIT(UNPACK))
 
 struct option {
 	const char *name;
@@ -53,7 +54,7 @@ static const struct option OPTIONS[] = {
 	{ "rlimit", KIND_TEXTS, COMMANDS, AT(rlimits), RLIMITS_MAX, "NAME:VALUE, as in nofile:1024" },
 	{ "member", KIND_TEXTS, COMMANDS, AT(groups), BINDS_MAX, "a supplementary group" },
 	{ "cwd", KIND_TEXT, BIT(RUN), AT(cwd), 4095, "working directory" },
-	{ "path", KIND_TEXT, BIT(GET) | BIT(PUT), AT(path), 4095, "the file inside" },
+	{ "path", KIND_TEXT, TRANSFERS, AT(path), 4095, "the file or directory inside" },
 	{ "uid", KIND_NUMBER, COMMANDS, AT(uid), WARDEN_ID - 1, "user inside" },
 	{ "gid", KIND_NUMBER, COMMANDS, AT(gid), WARDEN_ID - 1, "group inside" },
 	{ "capabilities", KIND_NUMBER, COMMANDS, AT(capabilities), (1ull << 63) - 1, "mask of those that root keeps" },
@@ -229,7 +230,10 @@ static int check_complete(const struct request *req)
 	case VERB_GET:
 		return req->path || req->terminal ? 0 : EINVAL;
 	case VERB_PUT:
+	case VERB_UNPACK:
 		return req->path && req->stdio.count >= 1 ? 0 : EINVAL;
+	case VERB_PACK:
+		return req->path && req->stdio.count >= 2 ? 0 : EINVAL;
 	}
 	return EINVAL;
 }

@@ -59,7 +59,8 @@ ADVICE: dict[Stage, str] = {
     Stage.FILE_OPEN: "give an absolute path whose directory exists inside",
     Stage.FILE_TYPE: "only regular files can be transferred",
     Stage.FILE_WRITE: "raise the disk limits, or write less",
-    Stage.LISTEN: "choose another port: a program in the sandbox may have this one",
+    Stage.TREE_STREAM: "the tree that was sent is not whole, or does not fit into the sandbox's disk limits",
+    Stage.LISTEN: "the sandbox has ended meanwhile, or the host has no memory for a socket",
 }
 """For each stage, what most likely helps."""
 

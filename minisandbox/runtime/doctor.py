@@ -95,7 +95,7 @@ class _Trials:
             sizes = " and ".join(str(len(program) // FILTER_STEP_BYTES) for program in filters(policy))
             self._pass(f"default, with system call filters of {sizes} steps")
             self._step = LAUNCHER
-            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2)
+            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2, self_test=False)
             supervisor = await stack.enter_async_context(opening)
             self._pass("started and answers")
             self._step = START

@@ -73,7 +73,7 @@ class Handles:
 
 
 def _require_private(source: Path) -> None:
-    """Refuse to bind writable what other users of the host can reach: root inside could leave them setuid-root programs."""
+    """Refuse to bind writable what other users of the host can reach: root inside could leave setuid programs there."""
     try:
         modes = [place.stat().st_mode for place in (source, *source.parents)]
     except OSError as error:

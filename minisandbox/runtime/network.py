@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -16,6 +17,9 @@ from minisandbox.errors import ClosedError, UsageError
 from minisandbox.runtime.network_usage import Ledger, NetworkUsage
 from minisandbox.runtime.proxy import Proxy
 from minisandbox.runtime.uplink import Uplink
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.sandbox import Sandbox
 
 PROXY_PORT = 1021
 """Where the proxy listens inside. Ports below 1024 need a capability towards the owner of the network namespace, which
@@ -100,6 +104,21 @@ class SandboxNetwork:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this sandbox is closed; open another")
+
+
+class Networked:
+    """What users call to change the network of a sandbox; `Sandbox` inherits it."""
+
+    network: SandboxNetwork
+
+    async def set_network(self, *, allow: Iterable[str] = ()) -> None:
+        """Let it reach these endpoints and no others from now on, none when there are none; the rest is cut off.
+
+        Commands that start later get variables that lead to the proxy, or none any more. Raises UsageError when an
+        endpoint is none, or when it has the host's network.
+        """
+        cast("Sandbox", self).check_open()
+        await self.network.set_allow(allow)
 
 
 class _Served:

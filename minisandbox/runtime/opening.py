@@ -17,6 +17,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.supervisor import Supervisor
 
@@ -31,22 +32,16 @@ async def open_supervisor(
     max_sandboxes: int = DEFAULT_MAX_SANDBOXES,
     max_parked: int = DEFAULT_MAX_PARKED,
     cgroup_layout: CgroupLayout | None = None,
+    self_test: bool = True,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
     `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
     started ahead, at most `max_parked` at once; 0 is never. What a dead supervisor of this state directory
-    left is removed first. Raises HostError when this host cannot run sandboxes, and says why.
+    left is removed first. With `self_test` a sandbox tries what none may do before any is served.
+    Raises HostError when this host cannot run sandboxes, or one does not hold, and says why.
     """
-    if os.geteuid() != 0:
-        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
-    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
-        raise HostError(
-            "this is root of a user namespace, and minisandbox needs the host's root (a rootless mode is not there yet);"
-            " in a container, run it without user namespace remapping"
-        )
-    if max_sandboxes < 1:
-        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
+    _check_caller(max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         state = StateDir.open(state_dir)
         layout = cgroup_layout or detect_layout()
@@ -67,7 +62,21 @@ async def open_supervisor(
         )
         stack.push_async_callback(supervisor.aclose)
         await stack.enter_async_context(background(supervisor.parking.serve))
+        if self_test:
+            await run_self_test(supervisor)
         yield supervisor
+
+
+def _check_caller(max_sandboxes: int) -> None:
+    if os.geteuid() != 0:
+        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        raise HostError(
+            "this is root of a user namespace, and minisandbox needs the host's root (a rootless mode is not there yet)"
+            "; in a container, run it without user namespace remapping"
+        )
+    if max_sandboxes < 1:
+        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
 
 
 def _warden_gid(ids: IdRange) -> int:

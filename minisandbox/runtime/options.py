@@ -37,6 +37,8 @@ class Options:
     lifetime_s: float | None
     terminal: bool
     trace: bool
+    ahead: bool = False
+    """Whether it is started ahead, for nobody yet."""
 
     @property
     def parkable(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
 
 import trio
 
@@ -51,12 +52,11 @@ class ParkingLot:
         self._changed = trio.Event()
         self._progress = trio.Event()
         self._closed = False
-        self._starting = 0
 
     @property
     def parked(self) -> int:
-        """How many are parked, or being started to be."""
-        return sum(len(kind.parked) for kind in self._kinds.values()) + self._starting
+        """How many are parked."""
+        return sum(len(kind.parked) for kind in self._kinds.values())
 
     def take(self, options: Options) -> Sandbox | None:
         """Return a parked sandbox that fits, or None; either way, note that one was asked for."""
@@ -64,7 +64,7 @@ class ParkingLot:
             return None
         kind = self._kinds.get(options.kind)
         if kind is None:
-            kind = self._kinds[options.kind] = _Kind(options)
+            kind = self._kinds[options.kind] = _Kind(replace(options, ahead=True))
         self._kinds.move_to_end(options.kind)
         kind.asked.append(trio.current_time())
         if kind.wanted:
@@ -98,13 +98,10 @@ class ParkingLot:
     async def _fill(self) -> None:
         for kind in list(self._kinds.values()):
             while kind.wanted and len(kind.parked) < self._share() and not self._closed:
-                self._starting = 1
                 try:
                     kind.parked.append(await self._start(kind.options))
                 except SandboxError:
                     return  # whoever asks next gets the error himself
-                finally:
-                    self._starting = 0
 
     def _share(self) -> int:
         return max(1, self._limit // max(1, len(self._kinds)))

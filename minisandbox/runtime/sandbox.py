@@ -15,15 +15,15 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from minisandbox.errors import BrokenError, ClosedError, ProtocolError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, ProtocolError
 from minisandbox.kernel.cgroup import RunCgroup
 from minisandbox.kernel.channel import Channel
-from minisandbox.kernel.protocol import Record, RecordKind, Request, stage_name
+from minisandbox.kernel.protocol import RUNS_MAX, Record, RecordKind, Request, stage_name
 from minisandbox.kernel.reactor import PRIORITY, Reactor
 from minisandbox.policy import Policy, capability_mask
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take_back
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
-from minisandbox.runtime.network import SandboxNetwork
+from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
@@ -34,7 +34,7 @@ from minisandbox.runtime.transfers import Transfers
 from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
-class Sandbox(Transfers):
+class Sandbox(Transfers, Networked):
     """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
 
     def __init__(
@@ -53,6 +53,8 @@ class Sandbox(Transfers):
         self.slot = slot
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
+        self.ahead = False
+        """Whether it was started ahead and belongs to nobody yet."""
         self.started = trio.Event()
         self.start_failure: Record | None = None
         self.stages: list[Record] = []
@@ -146,15 +148,6 @@ class Sandbox(Transfers):
         """Open a shell for the block that keeps its state between commands; the sandbox must have bash."""
         return open_session(self, Wishes(env, cwd, user, limits))
 
-    async def set_network(self, *, allow: Sequence[str] = ()) -> None:
-        """Let it reach these endpoints and no others from now on, none when there are none; the rest is cut off.
-
-        Commands that start later get variables that lead to the proxy, or none any more. Raises UsageError when an
-        endpoint is none, or when it has the host's network.
-        """
-        self.check_open()
-        await self.network.set_allow(allow)
-
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
         self.check_open()
@@ -205,6 +198,8 @@ class Sandbox(Transfers):
     def new_command(self, limits: Limits) -> Command:
         """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
         self.check_open()
+        if len(self._commands) >= RUNS_MAX:
+            raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
         command = Command(self._numbers, leaf)

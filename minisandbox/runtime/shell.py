@@ -20,7 +20,7 @@ from minisandbox.runtime import files
 from minisandbox.runtime.capture import Capture
 from minisandbox.runtime.command import CommandSpec, run_request
 from minisandbox.runtime.outcome import exit_of
-from minisandbox.runtime.shell_driver import ABORT_SIGNAL, Report, ReportReader
+from minisandbox.runtime.shell_driver import ABORT_SIGNAL, Report, ReportReader, encode_command
 from minisandbox.runtime.supervision import KILL_DEADLINE_S
 from minisandbox.spec import ExitReason
 
@@ -212,6 +212,15 @@ class Shell:
         if self.report is None:
             self.command.leaf.kill()
             await self._wait_ended(KILL_DEADLINE_S)
+        else:
+            await self._take_notices(self.report)
+
+    async def _take_notices(self, report: Report) -> None:
+        """Let bash say now, and not within the next command, which of its background jobs were killed."""
+        await self.send(encode_command(":", report))
+        await self.wait_report(trio.current_time() + KILL_GRACE_S)
+        if self.report is not None:
+            self.report = report
 
     async def settle(self) -> None:
         """After signals, wait until they were sent, so that none of them hits the next command.

@@ -65,7 +65,7 @@ class Supervisor:
     @property
     def live(self) -> int:
         """How many sandboxes are open, parked ones not counted."""
-        return len(self._sandboxes) - self.parking.parked
+        return sum(not sandbox.ahead for sandbox in self._sandboxes.values())
 
     @property
     def quarantined(self) -> tuple[str, ...]:
@@ -125,16 +125,19 @@ class Supervisor:
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
-        sandbox = self.parking.take(options)
-        if sandbox is None:
-            return await self._start(options)
+        parked = self.parking.take(options)
+        sandbox = parked or await self._start(options)
         try:
-            configure(sandbox.slot, options.limits)
+            if parked is not None:
+                configure(parked.slot, options.limits)
+                parked.assign(options.policy, options.limits, options.env)
+                parked.ahead = False
+                parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
+            if options.policy.allow:
+                await sandbox.set_network(allow=options.policy.allow)
         except BaseException:
             await self._close(sandbox)
             raise
-        sandbox.assign(options.policy, options.limits, options.env)
-        sandbox.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
         return sandbox
 
     async def _acquire(self, limits: Limits) -> Slot:
@@ -170,15 +173,18 @@ class Supervisor:
 
     def _make_sandbox(self, slot: Slot, control: socket.socket, options: Options) -> Sandbox:
         self._numbers = self._numbers % 0xFFFFFFFF + 1
+        listen = partial(self._launcher.listen, slot.number, self._numbers)
         sandbox = Sandbox(
             number=self._numbers,
             slot=slot,
             channel=Channel(control, f"the init of slot {slot.number}"),
             reactor=self._reactor,
+            network=SandboxNetwork(listen, self._uplink, is_host=options.policy.network is Network.HOST),
             policy=options.policy,
             limits=options.limits,
             env=options.env,
         )
+        sandbox.ahead = options.ahead
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
@@ -221,6 +227,7 @@ class Supervisor:
             return
         sandbox.disconnect()
         with trio.CancelScope(shield=True):
+            await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:

@@ -82,9 +82,10 @@ kernel_of() {
     echo "$kernel"
 }
 
-# Where the virtual environment of this checkout lies within the Debian root.
+# Where the virtual environment of this checkout lies within the Debian root. It is another one when the checkout is, or
+# when the part of its pyproject.toml changes that installing depends on.
 environment() {
     local digest
-    digest=$({ echo "$checkout" && cat "$checkout/pyproject.toml"; } | sha256sum)
+    digest=$({ echo "$checkout" && sed '/^\[tool[.]/,$d' "$checkout/pyproject.toml"; } | sha256sum)
     echo "/opt/environments/${digest:0:16}"
 }

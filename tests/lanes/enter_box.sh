@@ -18,8 +18,7 @@ readonly CAPABILITIES=(
 main() {
     mount -t proc proc /proc
     mask_proc
-    make_cgroups_read_only
-    mount -o remount,bind,ro /sys 2>/dev/null || true
+    make_sys_read_only
     ! command -v ip >/dev/null || ip link set lo up
     hostname box
     local bounding=-all each
@@ -34,6 +33,7 @@ main() {
 mask_proc() {
     local each
     for each in "${READ_ONLY[@]}"; do
+        [[ -e /proc/$each ]] || continue
         mount --bind "/proc/$each" "/proc/$each"
         mount -o remount,bind,ro,nosuid,nodev,noexec "/proc/$each"
     done
@@ -46,9 +46,10 @@ mask_proc() {
     done
 }
 
-make_cgroups_read_only() {
+# With the control groups, which are mounted there.
+make_sys_read_only() {
     local each
-    findmnt --noheadings --output TARGET --types cgroup,cgroup2 | while read -r each; do
+    findmnt --noheadings --list --output TARGET --submounts /sys | while read -r each; do
         mount -o remount,bind,ro "$each"
     done
 }

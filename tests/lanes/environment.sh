@@ -36,18 +36,19 @@ download_wheels() {
     local wheels=$1 python=$checkout/.venv/bin/python requirements
     mapfile -t requirements < <("$python" -c "$LIST_REQUIREMENTS" "$checkout/pyproject.toml")
     mkdir "$wheels"
-    "$python" -m pip download --quiet --disable-pip-version-check --dest "$wheels" "${WHEELS_FOR[@]}" pip "${requirements[@]}"
-    # The package itself, as `pip install --editable` would (PEP 660): a pointer to the checkout, which the guest has at the same path.
-    (cd "$checkout" && "$python" -c 'import sys, hatchling.build; hatchling.build.build_editable(sys.argv[1])' "$wheels" >/dev/null)
+    "$python" -m pip download -qq --disable-pip-version-check --dest "$wheels" "${WHEELS_FOR[@]}" \
+        pip editables "${requirements[@]}"
+    # The package itself, as `pip install --editable` makes it (PEP 660): it points to the checkout, which the guest has at
+    # the same path.
+    (cd "$checkout" && PYTHONPATH=$(echo "$wheels"/editables-*.whl) "$python" -c "$BUILD_EDITABLE" "$wheels")
 }
 
-# pip runs from its own wheel, so that the environment has what the developer's has, and nothing else.
+# pip runs from its own wheel, so that nothing of it comes from the host or from Debian.
 install_wheels() {
-    local root=$1 inner=$2 pip
-    pip=$(basename "$root$inner/wheels"/pip-*.whl)
-    chroot "$root" env --ignore-environment PATH=/usr/bin:/bin PYTHONPATH="$inner/wheels/$pip" \
-        "$inner/bin/python" -m pip install --quiet --no-index --no-deps --no-cache-dir --root-user-action ignore \
-        $(cd "$root" && find ".$inner/wheels" -name '*.whl' | sed 's|^[.]||')
+    local root=$1 inner=$2 wheels
+    mapfile -t wheels < <(cd "$root$inner/wheels" && printf "$inner/wheels/%s\n" *.whl)
+    chroot "$root" env --ignore-environment PATH=/usr/bin:/bin PYTHONPATH="$(printf '%s\n' "${wheels[@]}" | grep /pip-)" \
+        "$inner/bin/python" -m pip install -qq --no-index --no-deps --no-cache-dir --root-user-action ignore "${wheels[@]}"
 }
 
 # All that the tests need, without the package's references to its own extras.
@@ -58,4 +59,9 @@ extras = project["optional-dependencies"].values()
 for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
     if not line.startswith(project["name"] + "["):
         sys.stdout.write(line + "\n")
+'
+
+readonly BUILD_EDITABLE='
+import sys, hatchling.build
+hatchling.build.build_editable(sys.argv[1])
 '

@@ -65,9 +65,7 @@ def _survey(probe_dir: Path, state_dir: Path, empty: Path, *groups: str) -> Surv
     return {**found, Defence.OFF: parse("".join(output))}
 
 
-async def _survey_sandboxes(
-    probe_dir: Path, state_dir: Path, groups: tuple[str, ...]
-) -> dict[Defence, dict[str, str]]:
+async def _survey_sandboxes(probe_dir: Path, state_dir: Path, groups: tuple[str, ...]) -> dict[Defence, dict[str, str]]:
     found: dict[Defence, dict[str, str]] = {}
     async with minisandbox.open_supervisor(state_dir=state_dir) as supervisor:
         for defence in SANDBOXED:

@@ -1,4 +1,4 @@
-"""Where a probe runs: in sandboxes with more or less of a defence, or on the host in namespaces that are thrown away."""
+"""Where a probe runs: in sandboxes with more or less of a defence, or on the host in throw-away namespaces."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ void probe_terminal(char *const *names)
 		(void)tcsetattr(0, TCSANOW, &mode);
 	}
 	for (size_t i = 0; i < COUNT(TERMINAL); i++)
-		errors[i] = TERMINAL[i].attempt.run(TERMINAL[i].argument) < 0 ? errno : 0;
+		if (is_named(TERMINAL[i].attempt.name, names))
+			errors[i] = TERMINAL[i].attempt.run(TERMINAL[i].argument) < 0 ? errno : 0;
 	for (size_t i = 0; i < COUNT(TERMINAL); i++)
 		if (is_named(TERMINAL[i].attempt.name, names))
 			printf("%s %s\n", TERMINAL[i].attempt.name, errors[i] ? strerrorname_np(errors[i]) : "ok");

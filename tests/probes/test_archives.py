@@ -21,7 +21,9 @@ CHANGED = b"changed by the archive"
 Members = list[tarfile.TarInfo]
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int = 0o644, **pax: str) -> tarfile.TarInfo:
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int = 0o644, **pax: str
+) -> tarfile.TarInfo:
     """Return a member; regular files hold `CHANGED`."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.mode = kind, target, mode
@@ -117,7 +119,8 @@ def _attributes(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["dots inside", "absolute", "file through a link", "file through dots", "file on a link", "directory on a link"]
+    "name",
+    ["dots inside", "absolute", "file through a link", "file through dots", "file on a link", "directory on a link"],
 )
 def test_member_leads_out_with_the_defence_off(tmp_path: Path, canary: Path, name: str) -> None:
     """Row 14, defence off: Python's own tarfile, told to trust the archive, writes to the same canary."""

@@ -53,7 +53,8 @@ WORKLOADS = {
     "stopped": DEAF + "os.write(1, b'.')\nos.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
     "spinning": DEAF + "os.write(1, b'.')\nwhile True: pass",
     "forking": DEAF + "os.write(1, b'.')\nwhile True:\n if os.fork(): os._exit(0)",
-    "writing": DEAF + "os.write(1, b'.')\nwhile True:\n with open(f'/tmp/{os.getpid()}', 'wb') as f: f.write(bytes(1 << 20))",
+    "writing": DEAF
+    + "os.write(1, b'.')\nwhile True:\n with open(f'/tmp/{os.getpid()}', 'wb') as f: f.write(bytes(1 << 20))",
 }
 
 

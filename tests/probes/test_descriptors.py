@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import subprocess
@@ -57,7 +56,9 @@ async def test_only_three_descriptors_are_open(
 
 def test_descriptors_are_seen_with_the_defence_off(leaked_fds: list[int], probe_dir: Path) -> None:
     """Rows 2 and 4, defence off: a program that is just executed holds them, and they lead to the host's root."""
-    done = subprocess.run([probe_dir / "probe", "descriptors"], close_fds=False, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [probe_dir / "probe", "descriptors"], close_fds=False, capture_output=True, text=True, check=True
+    )
     lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
 
     assert set(leaked_fds) <= set(numbers(done.stdout))
@@ -106,7 +107,9 @@ def test_stdin_is_shared_with_the_defence_off() -> None:
 
 async def test_stdin_is_not_the_hosts_device(sandbox: Sandbox) -> None:
     """Row 2: where nothing is fed, stdin is the sandbox's own /dev/null, whose inode tells nothing about the host."""
-    result = await sandbox.run(["python3", "-c", "import os; print(os.path.samestat(os.stat(0), os.stat('/dev/null')))"])
+    result = await sandbox.run(
+        ["python3", "-c", "import os; print(os.path.samestat(os.stat(0), os.stat('/dev/null')))"]
+    )
 
     assert b"True\n" == result.stdout
 

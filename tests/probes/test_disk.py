@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requires_root
 DISK_BYTES = 8 << 20
 INODES = 600
 
-FILL = '''
+FILL = """
 import errno, itertools, os, sys
 way, most = sys.argv[1], int(sys.argv[2])
 MIB = bytes(1 << 20)
@@ -91,16 +91,16 @@ def attributes():
         yield
 
 held = []
-WAYS = {"root": lambda: grow("/fill"), "tmp": lambda: grow("/tmp/fill"), "shm": lambda: grow("/dev/shm/fill"), **globals()}
+FILES = {"root": "/fill", "tmp": "/tmp/fill", "shm": "/dev/shm/fill"}
 count, reason = 0, "none"
 try:
-    for _ in itertools.islice(WAYS[way](), most):
+    for _ in itertools.islice(grow(FILES[way]) if way in FILES else globals()[way](), most):
         count += 1
 except OSError as error:
     reason = errno.errorcode[error.errno]
 print(count, reason)
 sys.exit(reason != "none")
-'''
+"""
 """Takes space in one way until the system says no, or so many times, and prints how many times and what it said."""
 
 BYTES = ("root", "tmp", "shm", "spread", "unlinked", "sparse", "reserved")
@@ -132,7 +132,7 @@ def blocks_in(directory: Path) -> int:
 
 @pytest.mark.parametrize("way", [*BYTES, *FILES])
 async def test_disk_is_full_at_its_limit(supervisor: Supervisor, way: str) -> None:
-    """Rows 45 and 46: ENOSPC inside, wherever and however it is taken; nothing on the host's disk; the sandbox serves on.
+    """Rows 45 and 46: ENOSPC, wherever and however it is taken; nothing on the host's disk; the sandbox serves on.
 
     What is taken by files without a name, or by attributes, is free again or not counted when the command has ended.
     """
@@ -157,8 +157,8 @@ async def test_disk_is_not_full_with_the_defence_off(supervisor: Supervisor, way
 
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_name_longer_than_255_bytes_is_refused(supervisor: Supervisor, defence: Defence) -> None:
-    """Row 45: the longest name works, a longer one is an error of the call. Defence off does not exist: it is the kernel's."""
-    code = "import os\nopen('/tmp/' + 'x' * 255, 'w')\ntry: open('/tmp/' + 'x' * 256, 'w')\nexcept OSError as e: print(e.errno)"
+    """Row 45: the longest name works, a longer one is an error of the call. It is the kernel's, and never off."""
+    code = "open('/tmp/' + 'x' * 255, 'w')\ntry: open('/tmp/' + 'x' * 256, 'w')\nexcept OSError as e: print(e.errno)"
     async with supervisor.open_sandbox(policy=policy_of(defence)) as sandbox:
         result = await sandbox.run(["python3", "-c", code])
 

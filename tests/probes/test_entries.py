@@ -63,7 +63,9 @@ def test_foreign_entry_works_with_the_defence_off(entry_survey: Survey, defence:
     assert is_reached(entry_survey[defence][name])
 
 
-async def _run_numbers(supervisor: minisandbox.Supervisor, policy: minisandbox.Policy, probe_dir: Path) -> dict[str, str]:
+async def _run_numbers(
+    supervisor: minisandbox.Supervisor, policy: minisandbox.Policy, probe_dir: Path
+) -> dict[str, str]:
     async with supervisor.open_sandbox(policy=policy, binds=[probe_bind(probe_dir)]) as sandbox:
         result = await sandbox.run([PROBE, "numbers", *UNKNOWN_NUMBERS])
     assert result.ok, result.stderr

@@ -101,7 +101,7 @@ async def test_command_cannot_be_reached_before_it_executes(
 ) -> None:
     """Rows 1 and 18: until then it shares init's memory and program, with the ids of the sandbox already.
 
-    Defence off does not exist: it is what makes init not dumpable. That such processes were met shows that it was tried.
+    Defence off does not exist, since init is never dumpable. That such processes were met shows that it was tried.
     """
     async with (
         supervisor.open_sandbox(policy=policy_of(defence), binds=[probe_bind(probe_dir)]) as sandbox,

@@ -32,7 +32,7 @@ def canary(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A directory of the host that is bound writable at /shared: what is made inside can be looked at from both sides."""
+    """A directory of the host that is bound writable at /shared: what is made inside is seen from both sides."""
     directory = tmp_path / "shared"
     directory.mkdir()
     return directory
@@ -173,8 +173,12 @@ async def test_owner_of_a_foreign_file_stays(supervisor: Supervisor, tmp_path: P
     foreign.mkdir()
     (foreign / "file").write_bytes(SECRET)
     os.chown(foreign / "file", 1234, 1234)
-    async with supervisor.open_sandbox(policy=policy_of(defence), binds=[Bind(source=foreign, target="/foreign")]) as sandbox:
-        done = await sandbox.run("chown -R 0:0 /foreign; chmod -R 7777 /foreign; ln /foreign/file /tmp/x; rm -rf /foreign/*")
+    async with supervisor.open_sandbox(
+        policy=policy_of(defence), binds=[Bind(source=foreign, target="/foreign")]
+    ) as sandbox:
+        done = await sandbox.run(
+            "chown -R 0:0 /foreign; chmod -R 7777 /foreign; ln /foreign/file /tmp/x; rm -rf /foreign/*"
+        )
     status = (foreign / "file").stat()
 
     assert not done.ok or b"" != done.stderr

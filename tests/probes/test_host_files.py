@@ -27,11 +27,26 @@ for way in ("/proc/self/root", "/proc/self/cwd", "/proc/1/root", "/proc/1/cwd", 
     if os.path.lexists(way + hidden):
         print(way + hidden)
 """
-"""Walks everything but programs and processes for a part of a name, and goes to a path of the host in roundabout ways."""
+"""Walks all but programs and processes for a part of a name, and goes to a path of the host in roundabout ways."""
 
 PRIVATE = (
-    *("/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/machine-id.host", "/root/.ssh", "/root/.bash_history", "/home/*"),
-    *("/var/lib/minisandbox", "/var/lib/docker", "/var/run/docker.sock", "/run/docker.sock", "/run/systemd", "/var/log/*"),
+    *(
+        "/etc/shadow",
+        "/etc/gshadow",
+        "/etc/ssh",
+        "/etc/machine-id.host",
+        "/root/.ssh",
+        "/root/.bash_history",
+        "/home/*",
+    ),
+    *(
+        "/var/lib/minisandbox",
+        "/var/lib/docker",
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/run/systemd",
+        "/var/log/*",
+    ),
     *("/boot", "/media", "/sys/kernel", "/sys/class", "/dev/mem", "/dev/kmsg", "/dev/sd*", "/dev/vd*", "/dev/kvm"),
 )
 PLACES = ("/tmp", "/root", "/var/tmp", "/run", "/dev/shm", "/etc", "")
@@ -48,12 +63,14 @@ def canary(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_files_of_the_host_are_absent(supervisor: Supervisor, canary: Path, defence: Defence) -> None:
-    """Row 61: neither by its own path nor by a walk through all that can be reached. Defence off: bound, it is found."""
+    """Row 61: neither by its path nor by a walk through all that can be reached. Defence off: bound, it is found."""
     policy = policy_of(defence)
     async with supervisor.open_sandbox(policy=policy) as sandbox:
         walked = await sandbox.run(["python3", "-c", SEARCH, canary.name, str(canary)])
         listed = await sandbox.run(["sh", "-c", f"ls -d {canary} {' '.join(PRIVATE)} 2>/dev/null"])
-    async with supervisor.open_sandbox(policy=policy, binds=[Bind(source=canary, target=f"/srv/{canary.name}")]) as sandbox:
+    async with supervisor.open_sandbox(
+        policy=policy, binds=[Bind(source=canary, target=f"/srv/{canary.name}")]
+    ) as sandbox:
         found = await sandbox.run(["python3", "-c", SEARCH, canary.name, str(canary)])
 
     assert b"" == walked.stdout, walked.stdout
@@ -95,10 +112,12 @@ async def test_what_is_written_to_one_is_absent_from_others(supervisor: Supervis
 async def test_environment_of_the_supervisor_is_absent(
     supervisor: Supervisor, probe_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 61: nor is a secret in its variables, arguments or working directory. Defence off: an executed program has it."""
+    """Row 61: nor are its variables, arguments and working directory. Defence off: a program just executed has them."""
     monkeypatch.setenv("PROBE_SECRET", "secret-variable")
     async with supervisor.open_sandbox(binds=[probe_bind(probe_dir)]) as sandbox:
-        result = await sandbox.run("env; cat /proc/*/environ /proc/*/cmdline /proc/*/cwd/x 2>/dev/null | tr '\\0' '\\n'; pwd")
+        result = await sandbox.run(
+            "env; cat /proc/*/environ /proc/*/cmdline /proc/*/cwd/x 2>/dev/null | tr '\\0' '\\n'; pwd"
+        )
         ids = await sandbox.run([PROBE, "ids"])
     outside = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
 

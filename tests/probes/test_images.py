@@ -160,7 +160,9 @@ async def test_proc_of_the_image_is_covered(supervisor: Supervisor, layer: Path)
     fake.mkdir(parents=True)
     (fake / "exec").write_text("fake")
     async with supervisor.open_sandbox(rootfs=with_layer(supervisor, layer)) as sandbox:
-        result = await sandbox.run("stat -f -c %T /proc /proc/self /proc/sys; cat /proc/self/comm; ls /proc/self/attr/exec")
+        result = await sandbox.run(
+            "stat -f -c %T /proc /proc/self /proc/sys; cat /proc/self/comm; ls /proc/self/attr/exec"
+        )
 
     assert result.stdout.startswith(b"proc\nproc\nproc\ncat\n")
     assert b"fake" not in result.stdout

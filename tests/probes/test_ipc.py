@@ -28,7 +28,7 @@ def found(outcomes: dict[str, str]) -> set[str]:
 
 
 async def test_objects_are_seen_by_no_sibling_and_no_successor(supervisor: Supervisor, probe_dir: Path) -> None:
-    """Row 33: neither while both live nor later in the same slot. Defence off: another command of one sandbox sees all."""
+    """Row 33: neither beside it nor later in the same slot. Defence off: another command of one sandbox sees all."""
     policy = policy_of(Defence.DEFAULT)
     async with supervisor.open_sandbox(policy=policy, binds=[probe_bind(probe_dir)]) as first:
         left = await ask(first, "leave")

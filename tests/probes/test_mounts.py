@@ -1,4 +1,4 @@
-"""What is shown of the host's file systems: only what was named, as it was asked for, and none of its control groups."""
+"""What is shown of the host's file systems: what was named, as it was asked for, and none of its control groups."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from tests.probes.lab import SANDBOXED, Defence, parse, policy_of, run_outside
 
 pytestmark = pytest.mark.requires_root
 
-READ_ONLY = "touch /bound/new; echo changed > /bound/file; rm -f /bound/file; mkdir /bound/sub/new; chmod 777 /bound/file"
+READ_ONLY = (
+    "touch /bound/new; echo changed > /bound/file; rm -f /bound/file; mkdir /bound/sub/new; chmod 777 /bound/file"
+)
 
 
 @contextlib.contextmanager
 def submount(directory: Path) -> Iterator[Path]:
-    """A file system of the host mounted below a directory, with a canary in it; writable, and neither nosuid nor nodev."""
+    """A file system of the host mounted below a directory, with a canary in it; writable, not nosuid, not nodev."""
     place = directory / "sub"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=777", "probe", place], check=True)
@@ -68,7 +70,9 @@ async def test_read_only_bind_cannot_be_written(supervisor: Supervisor, tmp_path
     (shown / "file").write_text("untouched")
     for path in (shown, shown / "sub", shown / "file"):
         path.chmod(0o777)
-    async with supervisor.open_sandbox(policy=policy_of(defence), binds=[Bind(source=shown, target="/bound")]) as sandbox:
+    async with supervisor.open_sandbox(
+        policy=policy_of(defence), binds=[Bind(source=shown, target="/bound")]
+    ) as sandbox:
         await sandbox.run(READ_ONLY)
         before = {str(path.relative_to(shown)) for path in shown.rglob("*")}, (shown / "file").read_text()
     bind = Bind(source=shown, target="/bound", writable=True)
@@ -92,7 +96,9 @@ async def test_mounts_of_a_sandbox_are_few_and_bare(supervisor: Supervisor, defe
         mounts[place] = (after.split()[0], set(options.split(",")))
 
     assert {"/", "/proc", "/dev", "/dev/shm"} | shown == set(mounts)
-    assert ("overlay", "proc", "tmpfs", "tmpfs") == tuple(mounts[place][0] for place in ("/", "/proc", "/dev", "/dev/shm"))
+    assert ("overlay", "proc", "tmpfs", "tmpfs") == tuple(
+        mounts[place][0] for place in ("/", "/proc", "/dev", "/dev/shm")
+    )
     assert all("nosuid" in options for _, options in mounts.values())
     assert {"/dev"} == {place for place, (_, options) in mounts.items() if "nodev" not in options}
     assert {"/", "/proc", "/dev/shm"} == {place for place, (_, options) in mounts.items() if "rw" in options}
@@ -120,7 +126,9 @@ for name in sorted(os.listdir(place)):
 async def test_control_groups_are_absent(supervisor: Supervisor, defence: Defence) -> None:
     """Row 25: nothing is at /sys/fs/cgroup, and a process does not learn which group of the host it is in."""
     async with supervisor.open_sandbox(policy=policy_of(defence)) as sandbox:
-        result = await sandbox.run("ls -A /sys; find / -xdev -name 'cgroup.*' -o -xdev -name release_agent; cat /proc/self/cgroup")
+        result = await sandbox.run(
+            "ls -A /sys; find / -xdev -name 'cgroup.*' -o -xdev -name release_agent; cat /proc/self/cgroup"
+        )
 
     assert {"/"} == {line.split(":", 2)[2] for line in result.stdout.decode().splitlines()}
 

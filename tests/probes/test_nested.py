@@ -1,4 +1,4 @@
-"""The product inside a sandbox, its own or another one: a clear refusal, or it works. Never half of it, and no hanging."""
+"""The product inside a sandbox, its own or another one: a clear refusal, or it works; never half of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that is too much, never ends, or is no text, and input that nobody reads: the call returns, with what it kept."""
+"""Output that is too much, never ends, or is no text, and input that nobody reads: the call returns all the same."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ async def test_flood_ends_at_its_limit(sandbox: Sandbox, way: str, stream: int) 
 @pytest.mark.parametrize("way", [way for way in FLOODS if way not in ("byte by byte", "children")])
 async def test_flood_goes_on_with_the_defence_off(sandbox: Sandbox, way: str) -> None:
     """Row 47, defence off: without a limit on output it goes on until its time is up, and is far beyond that limit."""
-    code = flood(way, 1)[-1].replace("while True", "while total < 16 << 20").replace(
-        "write(b", "total += write(b"
-    )
+    code = flood(way, 1)[-1].replace("while True", "while total < 16 << 20").replace("write(b", "total += write(b")
     code = "total = 0\n" + code
     limits = Limits(stdout_bytes=64 * MIB, output_kept_bytes=65536, wall_time_s=20)
     result = await sandbox.run(["python3", "-c", code], limits=limits)
@@ -67,9 +65,11 @@ async def test_flood_goes_on_with_the_defence_off(sandbox: Sandbox, way: str) ->
     assert result.stdout_truncated
 
 
-@pytest.mark.parametrize("command", ["exit 0", "sleep 0.2", "exec <&-; sleep 0.1", "head -c 1 >/dev/null", "cat >/dev/null"])
+@pytest.mark.parametrize(
+    "command", ["exit 0", "sleep 0.2", "exec <&-; sleep 0.1", "head -c 1 >/dev/null", "cat >/dev/null"]
+)
 async def test_stdin_that_is_not_read_keeps_nobody_waiting(sandbox: Sandbox, command: str) -> None:
-    """Row 47: 16 MiB for a program that reads none of it, some, or closes it. Defence off: `cat` shows that it would come."""
+    """Row 47: 16 MiB for a program that reads none of it, some, or closes it. Who reads it all gets it all."""
     with trio.fail_after(10):
         result = await sandbox.run(command, stdin=bytes(16 * MIB))
         counted = await sandbox.run("wc -c", stdin=bytes(16 * MIB))

@@ -56,9 +56,9 @@ def check(defence: Defence, seen: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: Path, defence: Defence) -> None:
-    """Rows 24, 63 and 64: by chroot, by an old descriptor, by `..` from each mount, by unmounting; from a first command.
+    """Rows 24, 63 and 64: by chroot, by an old descriptor, by `..` from each mount, by unmounting.
 
-    Nor from a second one, nor while the first one still waits outside of its own chroot.
+    Neither from a first command nor from a second one, while the first one waits outside of a chroot of its own.
     """
     async with (
         supervisor.open_sandbox(policy=policy_of(defence), binds=[probe_bind(probe_dir)]) as sandbox,
@@ -68,8 +68,8 @@ async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: P
         waiting = trio.Event()
 
         async def wait_in_a_chroot() -> None:
-            code = "mkdir -p /tmp/own/tmp; cp -r /probe /tmp/own; exec 9</; chroot /tmp/own /probe/probe ids; echo; sleep 60"
-            await sandbox.run(code, on_stdout=lambda _: waiting.set())
+            code = "mkdir -p /tmp/own; cp -r /probe /tmp/own; exec 9</; chroot /tmp/own /probe/probe ids; echo"
+            await sandbox.run(f"{code}; sleep 60", on_stdout=lambda _: waiting.set())
 
         nursery.start_soon(wait_in_a_chroot)
         await waiting.wait()
@@ -95,7 +95,7 @@ def test_ways_lead_out_of_a_chroot(probe_dir: Path, tmp_path: Path, way: str) ->
 
 @pytest.mark.parametrize("way", ["unmounting", "unmounting-a-copy", "pivoting"])
 def test_ways_lead_beneath_a_root_that_may_be_unmounted(probe_dir: Path, tmp_path: Path, way: str) -> None:
-    """Row 63, defence off: a root that is switched in the same fashion, but in a mount namespace of the process's own."""
+    """Row 63, defence off: a root that is switched in the same fashion, in a mount namespace of the process's own."""
     seen = parse(run_outside([probe_dir / "probe", "stacked", way], tmp_path))
 
     assert seen[way].startswith("elsewhere")
@@ -104,5 +104,5 @@ def test_ways_lead_beneath_a_root_that_may_be_unmounted(probe_dir: Path, tmp_pat
 
 @pytest.mark.parametrize("way", ["chroot", "descriptor", "working-directory", "rejoining"])
 def test_climbing_leads_nowhere_beneath_such_a_root(probe_dir: Path, tmp_path: Path, way: str) -> None:
-    """Row 63: `..` goes up to the topmost mount of a root, so that even root of the host stays on it by climbing alone."""
+    """Row 63: `..` goes up to the topmost mount of a root, so that even root of the host cannot climb off it."""
     assert {way: "own"} == parse(run_outside([probe_dir / "probe", "stacked", way], tmp_path))

@@ -87,7 +87,7 @@ async def sockets_in(supervisor: Supervisor, policy: Policy, probe_dir: Path) ->
 
 @pytest.mark.parametrize("defence", FILTERED, ids=lambda defence: defence.value)
 async def test_only_harmless_sockets_can_be_made(supervisor: Supervisor, probe_dir: Path, defence: Defence) -> None:
-    """Rows 34 and 52: local, IP and routing sockets of any of 64 families, whatever the upper halves of the arguments."""
+    """Rows 34 and 52: local, IP and routing ones, of 64 families, whatever the upper halves of the arguments."""
     made = await sockets_in(supervisor, policy_of(defence), probe_dir)
     netlink = {(kind, protocol) for _, family, kind, protocol in made if family == socket.AF_NETLINK}
     raw = {(family, kind) for _, family, kind, _ in made if family != socket.AF_UNIX and kind in (RAW, OLD_PACKET)}

@@ -106,7 +106,7 @@ KERNEL = {
 RINGS = {"io_uring_setup": FILTER, "io_uring_enter": FILTER, "io_uring_register": FILTER}
 """Row 20."""
 
-CLOCKS = {name: "CAP_SYS_TIME" for name in ("adjtimex", "clock_adjtime", "settimeofday", "clock_settime")}
+CLOCKS = dict.fromkeys(("adjtimex", "clock_adjtime", "settimeofday", "clock_settime"), "CAP_SYS_TIME")
 """Row 42."""
 
 NODES = {f"mknod-{name}": "CAP_MKNOD" for name in ("mem", "null", "tun", "fuse", "console", "disk", "loop")}
@@ -129,7 +129,9 @@ DEBUGGERS = {"ptrace-traceme": FILTER}
 
 CALLS = {**MOUNTS, **NEW_NAMESPACES, **KERNEL, **RINGS, **CLOCKS, **NODES, **RIGHTS, **DEBUGGERS}
 
-SETTINGS_DECIDE = frozenset({"bpf", "perf_event_open", "syslog-read", "unshare-user", "clone-user", "clone-high-user", "clone3-user"})
+SETTINGS_DECIDE = frozenset(
+    {"bpf", "perf_event_open", "syslog-read", "unshare-user", "clone-user", "clone-high-user", "clone3-user"}
+)
 """What the kernel of this host grants to everybody or to nobody, as its settings (sysctl(8)) are."""
 
 
