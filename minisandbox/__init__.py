@@ -27,6 +27,7 @@ from minisandbox.images.prefix import with_prefix
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.policy import Policy, load_policy
+from minisandbox.runtime.network_usage import EndpointUsage, NetworkUsage
 from minisandbox.runtime.opening import open_supervisor
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.sandbox import Sandbox
@@ -42,10 +43,12 @@ __all__ = [
     "CommandNotExecutableError",
     "CommandNotFoundError",
     "DeadlineError",
+    "EndpointUsage",
     "ExitReason",
     "FileTransferError",
     "HostError",
     "Limits",
+    "NetworkUsage",
     "Policy",
     "PolicyError",
     "Process",

@@ -63,6 +63,8 @@ def test_version_is_printed(tmp_path: Path) -> None:
         ("run --wall-time nan -- true", 125, "wall_time_s"),
         ("run --processes 1.5 -- true", 125, "--processes"),
         ("run --network lan -- true", 125, "--network"),
+        ("run --allow example.org -- true", 125, "HOST:PORT"),
+        ("run --allow a.example:80 --network host -- true", 125, "allow list"),
         ("run --env NOVALUE -- true", 125, "NOVALUE"),
         ("run --env =value -- true", 125, "=value"),
         ("run --bind /srv -- true", 125, "SRC:DST"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,38 @@ def test_options_of_the_sandbox_hold(state_dir: Path, tmp_path: Path) -> None:
 
     assert b"1234\nbox\ntwo=2\nshown\n" == run.stdout
     assert b"Read-only file system" in run.stderr
+
+
+class NotFound(http.server.BaseHTTPRequestHandler):
+    """Knows nothing, and says so."""
+
+    def do_GET(self) -> None:
+        """Answer 404."""
+        self.send_error(404)
+
+    def log_message(self, *_anything: object) -> None:
+        """Keep quiet."""
+
+
+def test_allowed_endpoints_are_reached_and_no_others(state_dir: Path, tmp_path: Path) -> None:
+    """--allow may be repeated; --network none takes away what the policy allows; the default allows nothing."""
+    policy = tmp_path / "open.toml"
+    script = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1])"
+    with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"127.0.0.1:{server.server_port}"
+        policy.write_text(f"format = 1\nnetwork.allow = ['{endpoint}']\n")
+        words = ["python3", "-c", script, f"http://{endpoint}/"]
+        options = (
+            f"--allow a.example:1 --allow {endpoint}",
+            f"--policy {policy}",
+            f"--policy {policy} --network none",
+            "",
+        )
+        said = [minisandbox(state_dir, "run", *given.split(), "--", *words).stderr for given in options]
+        server.shutdown()
+
+    assert [True, True, False, False] == [b"404" in text for text in said]
 
 
 def test_writable_bind_reaches_the_host(state_dir: Path, tmp_path: Path) -> None:

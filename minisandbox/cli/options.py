@@ -85,6 +85,12 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
+    kind.add_argument(
+        "--allow",
+        action="append",
+        metavar="HOST:PORT",
+        help="an endpoint that can be reached, through a proxy; may be repeated, instead of the policy's",
+    )
     kind.add_argument("--user", metavar="USER", help="who runs the command, by name or uid, instead of the policy's")
     kind.add_argument("--hostname", metavar="NAME", help="instead of the policy's")
     kind.add_argument(
@@ -162,7 +168,9 @@ def _policy(options: argparse.Namespace) -> Policy:
     policy = load_policy(options.policy)
     changes: dict[str, object] = {"limits": msgspec.structs.replace(policy.limits, **_limits(vars(options)))}
     if options.network is not None:
-        changes["network"] = Network(options.network)
+        changes.update(network=Network(options.network), allow=())
+    if options.allow is not None:
+        changes["allow"] = tuple(options.allow)
     if options.hostname is not None:
         changes["hostname"] = options.hostname
     if options.user is not None:

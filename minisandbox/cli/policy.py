@@ -78,4 +78,5 @@ def _fields(policy: Policy) -> dict[str, Any]:
 
 
 def _summary(policy: Policy) -> str:
-    return f"user {policy.user}, {len(policy.capabilities)} capabilities, network {policy.network.value}"
+    network = f"{policy.network.value} but for {', '.join(policy.allow)}" if policy.allow else policy.network.value
+    return f"user {policy.user}, {len(policy.capabilities)} capabilities, network {network}"

@@ -44,8 +44,7 @@ class TreeWriter:
         self._top_fd = os.open(top, _DIRECTORY)
         self._here: Parts = ()
         self._here_fd = os.dup(self._top_fd)
-        self._hidden: set[Parts] = set()
-        self._opaque: set[Parts] = set()
+        self._hidden: set[Parts] = set()  # what the layers below have there, and below it, does not show
         self._mtimes: dict[Parts, int] = {(): DEFAULT_MTIME_NS}
 
     def __enter__(self) -> TreeWriter:
@@ -63,6 +62,8 @@ class TreeWriter:
                 status = _status(parts[-1], parent_fd)
                 if status is None or not stat.S_ISDIR(status.st_mode):
                     self._replace(parts, status)
+                    if status is not None and self._below:
+                        self._hidden.add(parts)
                     self._make_directory(parts, parent_fd)
             directory_fd = self._open(parts)
             self._apply(directory_fd, attributes)
@@ -135,12 +136,13 @@ class TreeWriter:
                 self._count_entry()
                 make_whiteout(parent_fd, parts[-1])
             elif stat.S_ISDIR(status.st_mode):
-                self._make_opaque(parts, self._open(parts))
+                make_opaque(self._open(parts))
 
     def hide_all_in(self, parts: Parts) -> None:
         """Hide all that the layers below have in this directory."""
         with _blamed_on_entry():
-            self._make_opaque(parts, self._open(parts))
+            make_opaque(self._open(parts))
+        self._hidden.add(parts)
 
     def finish(self) -> None:
         """Set the times of directories, which change with every entry in them."""
@@ -188,8 +190,8 @@ class TreeWriter:
         there = _status(parts[-1], parent_fd)
         if there is not None and not is_whiteout(there):
             raise RefusedError(f"it lies below {_quoted(parts)}, which is no directory")
-        is_new = there is not None or any(parts[:number] in self._opaque for number in range(len(parts)))
-        lower = None if is_new else look_below(self._below, parts)
+        is_hidden = any(parts[:number] in self._hidden for number in range(len(parts) + 1))
+        lower = None if is_hidden else look_below(self._below, parts)
         if lower is not None and not stat.S_ISDIR(lower.st_mode):
             raise RefusedError(f"it lies below {_quoted(parts)}, which in the layers below is no directory")
         if there is not None:
@@ -211,13 +213,9 @@ class TreeWriter:
         if parts in self._hidden:
             fd = os.open(parts[-1], _DIRECTORY, dir_fd=parent_fd)
             try:
-                self._make_opaque(parts, fd)
+                make_opaque(fd)
             finally:
                 os.close(fd)
-
-    def _make_opaque(self, parts: Parts, fd: int) -> None:
-        make_opaque(fd)
-        self._opaque.add(parts)
 
     def _create(self, parts: Parts) -> int:
         """Make an empty file in place of whatever is there."""
@@ -266,9 +264,7 @@ class TreeWriter:
     def _count_content(self, size: int) -> None:
         self.content_bytes += size
         if self.content_bytes > self._bounds.max_bytes:
-            raise RefusedError(
-                f"with it the files have more than the {self._bounds.max_bytes} bytes allowed (max_bytes)"
-            )
+            raise RefusedError(f"it is beyond the {self._bounds.max_bytes} bytes that were allowed (max_bytes)")
 
 
 def _check_placed(parts: Parts) -> None:

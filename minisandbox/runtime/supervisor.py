@@ -1,7 +1,7 @@
 """The supervisor: owns the launcher, the pool of slots and every open sandbox of one instance.
 
 Opened first and closed last; when it is closed, or its process dies, nothing of its sandboxes is left running. It never
-forks and never reads what a workload wrote.
+forks, and reads nothing that a workload wrote but what it asks of a proxy.
 """
 
 from __future__ import annotations

@@ -52,14 +52,12 @@ class ArchiveSource:
         try:
             with tarfile.open(fileobj=cast("IO[bytes]", self._file), mode="r|*") as archive:
                 for member in archive:
-                    archive.members = []  # or it would remember them all
+                    archive.members = []  # type: ignore[attr-defined]  # or it would remember them all
                     yield from self._member(archive, member)
         except _BROKEN as error:
             raise UsageError(f"the archive is broken: {error}") from error
 
-    def _member(
-        self, archive: tarfile.TarFile, member: tarfile.TarInfo
-    ) -> Iterator[tuple[Entry, Iterator[bytes]]]:
+    def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[tuple[Entry, Iterator[bytes]]]:
         path = _plain(member.name, member.name)
         if not path:
             return

@@ -42,9 +42,9 @@ class HostSource:
 
     def entries(self) -> Iterator[tuple[Entry, Iterator[bytes]]]:
         """Yield each entry and its content, which must be taken before the next one is asked for."""
+        pending = [("", os.dup(self._root_fd))]
         with contextlib.ExitStack() as opened:
-            pending = [("", os.dup(self._root_fd))]
-            opened.callback(lambda: [os.close(fd) for _, fd in pending])
+            opened.callback(_close_all, pending)
             names = [sorted(os.listdir(self._root_fd), reverse=True)]
             while pending:
                 if not names[-1]:
@@ -87,7 +87,10 @@ class HostSource:
             if first != path:
                 yield _entry(Kind.LINK, path, found)._replace(target=first), iter(())
             elif stat.S_ISREG(found.st_mode):
-                yield _entry(Kind.FILE, path, found)._replace(size=found.st_size), self._content(path, fd, found.st_size)
+                yield (
+                    _entry(Kind.FILE, path, found)._replace(size=found.st_size),
+                    self._content(path, fd, found.st_size),
+                )
         finally:
             os.close(fd)
 
@@ -108,6 +111,11 @@ class HostSource:
             chunk = chunk or bytes(min(left, CHUNK_BYTES))
             left -= len(chunk)
             yield chunk
+
+
+def _close_all(directories: list[tuple[str, int]]) -> None:
+    for _path, fd in directories:
+        os.close(fd)
 
 
 def _entry(kind: Kind, path: str, found: os.stat_result) -> Entry:

@@ -123,6 +123,10 @@ class Tally:
         if entry.kind in (Kind.FILE, Kind.LINK):
             self.files += 1
             self.bytes += entry.size
+        self.check()
+
+    def check(self) -> None:
+        """Tell how far it is, if that is some time ago. Raises Cancelled when the transfer was."""
         if time.monotonic() - self._told > _PROGRESS_S:
             self.tell()
 
@@ -170,7 +174,7 @@ def _write_all(fd: int, buffer: bytearray) -> None:
 
 
 def receive(pipe_fd: int, target: Target, tally: Tally, bounds: TreeBounds, inner_path: str) -> None:
-    """Make a target of what comes out of a pipe, and commit it.
+    """Make a target of what comes out of a pipe.
 
     Raises EOFError when the stream ends early, ProtocolError when it is none, FileTransferError beyond `bounds`.
     """
@@ -190,13 +194,10 @@ def receive(pipe_fd: int, target: Target, tally: Tally, bounds: TreeBounds, inne
             tally.omitted.append((entry.path, f"does not fit in: {os.strerror(error.errno)}"))
         for _ in content:  # of a file that could not be made
             pass
-    target.commit()
     tally.tell()
 
 
-def _make(
-    entry: Entry, content: Iterator[bytes], target: Target, first_names: dict[str, str], tally: Tally
-) -> None:
+def _make(entry: Entry, content: Iterator[bytes], target: Target, first_names: dict[str, str], tally: Tally) -> None:
     if entry.kind is Kind.OMITTED:
         tally.omitted.append((entry.path, why_omitted(entry)))
     elif entry.kind is Kind.DIRECTORY:

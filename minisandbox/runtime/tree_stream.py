@@ -1,4 +1,4 @@
-"""The stream of a tree: POSIX ustar with pax headers, read strictly and written. Pure, but for the reader that it is given.
+"""The stream of a tree: POSIX ustar with pax headers, read strictly and written. Pure, but for the reader it is given.
 
 The other side is `launcher/tree.h`, which says what is ours in it. What comes out of a sandbox is hostile until it went
 through `read_entries`: an entry's path is then relative, of plain names, and bounded. Nothing is said about how entries
@@ -193,7 +193,12 @@ def _parse_records(data: bytes) -> dict[str, str]:
         head, space, _ = data.partition(b" ")
         length = _decimal(_text(head)) if space else 0
         key, equals, value = data[len(head) + 1 : length - 1].partition(b"=")
-        if not equals or not len(head) + 2 < length <= len(data) or data[length - 1 : length] != b"\n" or b"\0" in value:
+        if (
+            not equals
+            or not len(head) + 2 < length <= len(data)
+            or data[length - 1 : length] != b"\n"
+            or b"\0" in value
+        ):
             raise ProtocolError("the stream of a tree has a pax record that is none")
         records[os.fsdecode(key)] = os.fsdecode(value)
         data = data[length:]

@@ -1,9 +1,9 @@
 """Directories in and out of a sandbox, as streams through a pipe: nothing is held in memory, nothing is an argument.
 
 Theory of operation. A process inside, under the limits of a command, makes the stream of a tree or a tree of a stream
-(`launcher/pack.c`, `unpack.c`), and a thread of ours does the other half (`tree_pump`). So what is read and written inside
-is so with the sandbox's ids and charged to it, and what leaves the sandbox is data: checked entry by entry and made anew
-below one directory of the host, through descriptors. No name that the sandbox chose is ever looked up anywhere else.
+(`launcher/pack.c`, `unpack.c`), and a thread of ours does the other half (`tree_pump`). So what is read and written
+inside is so with the sandbox's ids and charged to it. What leaves the sandbox is data: it is checked entry by entry and
+made anew below one directory of the host, through descriptors. No name from inside is ever looked up anywhere else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,25 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from minisandbox.errors import BrokenError, FileTransferError, HostError, SandboxError
-from minisandbox.kernel.protocol import Stage
+from minisandbox.errors import FileTransferError, HostError, SandboxError
+from minisandbox.kernel.protocol import Stage, stage_name
 from minisandbox.runtime.command import Command, common_request
-from minisandbox.runtime.files import ROOT_CAPABILITIES, resolve_user
+from minisandbox.runtime.files import resolve_user
 from minisandbox.runtime.supervision import supervise
 from minisandbox.runtime.text import check_path
 from minisandbox.runtime.tree_archive import ArchiveSource, ArchiveTarget, Reader, Writer
 from minisandbox.runtime.tree_host import HostSource, HostTarget
-from minisandbox.runtime.tree_pump import PIPE_BYTES, Progress, Source, Tally, Target, TreeBounds, TreeReport, receive, send
+from minisandbox.runtime.tree_pump import (
+    PIPE_BYTES,
+    Progress,
+    Source,
+    Tally,
+    Target,
+    TreeBounds,
+    TreeReport,
+    receive,
+    send,
+)
 from minisandbox.spec import Limits
 
 if TYPE_CHECKING:
@@ -35,6 +45,9 @@ if TYPE_CHECKING:
 HostPath = str | os.PathLike[str]
 
 _LIMITS = Limits(wall_time_s=6 * 3600.0)
+
+_CAPABILITIES = 1 << 1 | 1 << 2 | 1 << 3
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER, towards the sandbox's own files (capabilities(7))."""
 
 _ADVICE = {
     (Stage.FILE_OPEN, errno.ENOENT): "make the directory that it is in before",
@@ -82,14 +95,22 @@ async def get_tree(
     else:
         made = ArchiveTarget(target, keep_owners=keep_owners)
     with contextlib.closing(made):
-        transfer = _Transfer(sandbox, "get the tree", path, tally)
         try:
+            transfer = _Transfer(sandbox, "get the tree", path, tally)
             await transfer.run("pack", (0, 0), lambda fd: receive(fd, made, tally, bounds, path))
+            await trio.to_thread.run_sync(_commit, made)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(made.discard)
             raise
     return tally.report()
+
+
+def _commit(made: Target) -> None:
+    try:
+        made.commit()
+    except OSError as error:
+        raise HostError(f"cannot make the directory of a tree: {error.strerror}") from error
 
 
 class _Transfer:
@@ -102,19 +123,66 @@ class _Transfer:
 
     async def run(self, verb: str, ids: tuple[int, int], work: Callable[[int], None]) -> None:
         """Run both to their end. Raises what explains best why it failed. Cancelled: both have ended."""
-        command = self._command
         try:
-            with _pipe() as (read_fd, write_fd):
-                ours, theirs = (read_fd, write_fd) if verb == "pack" else (write_fd, read_fd)
-                request = common_request(verb, command, [theirs, theirs]).option("path", self._path)
-                request.option("uid", ids[0]).option("gid", ids[1]).option("capabilities", ROOT_CAPABILITIES)
-                await self._sandbox.start_command(command, request)
-                theirs.close()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch)
-                    await self._work(work, ours)
+            ours = await self._start(verb, ids)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                await self._work(work, ours)
         except BaseException:
-            await self._sandbox.abandon(command)
+            await self._sandbox.abandon(self._command)
             raise
-        self._sandbox.finish(command)
+        self._sandbox.finish(self._command)
         self._raise_failure()
+
+    async def _start(self, verb: str, ids: tuple[int, int]) -> int:
+        """Have the process started, and return our end of its pipe."""
+        fds = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(PermissionError):  # beyond what a user may have in pipes (pipe(7))
+            fcntl.fcntl(fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        ours, theirs = fds if verb == "pack" else reversed(fds)
+        request = common_request(verb, self._command, [theirs, theirs]).option("path", self._path)
+        request.option("uid", ids[0]).option("gid", ids[1]).option("capabilities", _CAPABILITIES)
+        try:
+            await self._sandbox.start_command(self._command, request)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        return ours
+
+    async def _watch(self) -> None:
+        try:
+            await supervise(self._command, _LIMITS)
+        except SandboxError as error:
+            self._error = error
+        except trio.Cancelled:
+            self._command.leaf.kill()  # so that the thread, which cannot be cancelled, finds the end of the pipe
+            raise
+
+    async def _work(self, work: Callable[[int], None], ours: int) -> None:
+        try:
+            await trio.to_thread.run_sync(work, ours)
+        except Exception as error:  # noqa: BLE001 - told below, when it is known how the process inside ended
+            self._error = self._error or error
+            if not isinstance(error, EOFError | BrokenPipeError):
+                self._command.leaf.kill()
+        finally:
+            os.close(ours)
+
+    def _raise_failure(self) -> None:
+        command, error, failure = self._command, self._error, self._command.outcome.failure
+        early = isinstance(error, EOFError | BrokenPipeError)
+        if error is not None and not early:
+            if isinstance(error, OSError):
+                at = self._tally.recent[-1] if self._tally.recent else ""
+                raise HostError(f"cannot make {at!r} of a tree on the host: {error.strerror}") from error
+            raise error
+        if failure is not None:
+            advice = _ADVICE.get((Stage(failure.stage), failure.error), f"at step {stage_name(failure.stage)}")
+            entry = self._tally.path_of(failure.item) if failure.stage == Stage.FILE_WRITE else None
+            path = self._path if entry is None else f"{self._path}/{entry}"
+            raise FileTransferError(self._tried, path, failure.error, advice)
+        if early or command.outcome.wait_status:
+            why = f" ({command.stopped_for.value})" if command.stopped_for else "; memory limit?"
+            raise FileTransferError(self._tried, self._path, errno.EINTR, f"the process inside was killed{why}")
