@@ -19,6 +19,7 @@ from minisandbox.errors import (
     ProtocolError,
     RootfsError,
     SandboxError,
+    SessionEndedError,
     StartError,
     StateError,
     UsageError,
@@ -31,7 +32,9 @@ from minisandbox.runtime.network_usage import EndpointUsage, NetworkUsage
 from minisandbox.runtime.opening import open_supervisor
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.runtime.session import Session, SessionResult
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.tree_pump import TreeBounds, TreeReport
 from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
 
 __all__ = [
@@ -58,12 +61,17 @@ __all__ = [
     "RootfsError",
     "Sandbox",
     "SandboxError",
+    "Session",
+    "SessionEndedError",
+    "SessionResult",
     "StartError",
     "StateDir",
     "StateError",
     "Supervisor",
     "Terminal",
     "Timing",
+    "TreeBounds",
+    "TreeReport",
     "Usage",
     "UsageError",
     "build_rootfs",

@@ -147,7 +147,9 @@ def write_layout(top: Path, *layers: bytes, tag: str = "v1", compress: Compress 
 
 def save(images: dict[str, TestImage]) -> bytes:
     """Return an archive as `docker save` wrote it for years: a directory a layer, manifest.json last."""
-    items, manifest, written = [], [], {}
+    items: list[Item] = []
+    manifest: list[dict[str, Any]] = []
+    written: dict[str, str] = {}
     for tag, image in images.items():
         names = []
         for layer in image.layers:

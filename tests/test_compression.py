@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import importlib.util
+import importlib
 import io
 import lzma
 import os
-import resource
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,19 @@ from hypothesis import strategies as st
 from minisandbox.images.compression import CHUNK_BYTES, CorruptError, Decompressed
 
 ROOT = Path(__file__).parents[1]
-HAS_ZSTD = any(importlib.util.find_spec(name) for name in ("compression", "backports"))
+
+
+def _find_zstd() -> Any:
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    return None
+
+
+ZSTD = _find_zstd()
+HAS_ZSTD = ZSTD is not None
 CONTENT = b"".join(b"%d\n" % number for number in range(100_000)) + os.urandom(100_000)
 
 FORMATS = [
@@ -43,9 +55,8 @@ def squeeze(format: str, content: bytes) -> bytes:
         case "xz":
             return lzma.compress(content)
         case "zstd":
-            from minisandbox.images.compression import _zstd_module
-
-            return bytes(_zstd_module().compress(content))
+            # The checksum is the default of zstd(1), though not of its library.
+            return bytes(ZSTD.compress(content, options={ZSTD.CompressionParameter.checksum_flag: 1}))
     return content
 
 
@@ -149,12 +160,10 @@ def test_bomb_costs_what_is_read_of_it(format: str, tmp_path: Path) -> None:
 def test_xz_that_needs_too_much_memory_is_refused() -> None:
     """Its header alone can ask for 4 GiB."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     packed = lzma.compress(b"small", filters=filters)
 
     with pytest.raises(CorruptError, match="xz"):
         unpack(packed)
-    assert before > 0
 
 
 def test_gzip_checksum_counts() -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.requires_root
 
 NAMES = st.sampled_from(["a", "b", "a.b", "A", "a b", "ab", "é", "\udcff", "-", "\n", "x" * 255])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
-IDS = st.integers(0, 65535)
+IDS = st.integers(0, 65534)
 CONTENTS = st.one_of(
     st.binary(max_size=20),
     st.builds(lambda zeros, tail: bytes(zeros) + tail, st.sampled_from([65535, 65536, 131072]), st.binary(max_size=3)),

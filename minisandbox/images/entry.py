@@ -38,7 +38,7 @@ class Attributes:
         for what, owner in (("uid", self.uid), ("gid", self.gid)):
             if owner > MAX_ID:
                 ids = f"a sandbox has the ids 0 to {MAX_ID}"
-                raise RefusedError(f"it belongs to {what} {owner}, but {ids}; change its owner and pack it anew")
+                raise RefusedError(f"it belongs to {what} {owner}, but {ids}; change its owner first")
 
 
 def split_path(name: bytes) -> Parts:

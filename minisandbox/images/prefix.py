@@ -44,7 +44,8 @@ def with_prefix(state: StateDir, rootfs: Rootfs, prefix: Path) -> Rootfs:
     tree = {str(place)[1:]: _directory(rootfs, place, source) for place in places}
     layer = find_layer(state, tree_digest(tree)) or store_layer(state, partial(write_tree, tree))
     bind = Bind(source=source, target=str(prefix))
-    return Rootfs(rootfs.name, (layer, *rootfs.layers), (*rootfs.binds, bind), rootfs.env)
+    others = (other for other in rootfs.layers if other != layer)  # the kernel refuses to mount one twice
+    return Rootfs(rootfs.name, (layer, *others), (*rootfs.binds, bind), rootfs.env)
 
 
 def _check(state: StateDir, prefix: Path) -> Path:

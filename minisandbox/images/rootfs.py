@@ -120,12 +120,14 @@ def build_recipe(
 def _build_layers(
     state: StateDir, plan: Plan, meter: Meter, known: dict[str, tuple[Layer, LayerOrigin]]
 ) -> tuple[tuple[Layer, ...], tuple[LayerOrigin, ...]]:
-    """Return the layers, top first, each with what it was made of; those that hold or show nothing are left out."""
+    """Return the layers, top first, and what each was made of. Those that hold or show nothing are left out."""
     made: list[tuple[Layer, LayerOrigin]] = []
     for layer_plan in reversed(plan.layers):
         below = tuple(layer for layer, _ in made)
         layer, origin = known.get(layer_plan.key) or _build_layer(state, layer_plan, below, meter)
         is_top = layer_plan is plan.layers[0]
+        # The kernel refuses to mount a layer twice. The upper one does all that the lower one did.
+        made = [(other, its_origin) for other, its_origin in made if other != layer]
         if read_manifest(layer).files > 1 or is_opaque(layer.path) or (is_top and not made):
             made.insert(0, (layer, origin))
     made = made[: len(visible_layers([layer for layer, _ in made]))]

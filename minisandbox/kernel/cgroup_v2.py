@@ -146,11 +146,14 @@ class MemoryV2(Memory):
             self._peak_fd = -1
 
 
+_ATTEMPTS = 5
+
+
 def enable_below(own: Path, controllers: frozenset[str]) -> None:
     """Let the groups below our own group have these controllers.
 
     A group with processes cannot give controllers away (cgroup-v2.rst, "No Internal Process Constraint"). When they
-    are all ours, this process moves into a leaf of its own.
+    are all ours, or the group was delegated to us, they move into a leaf.
     Raises HostError when the group holds other processes or is not ours to change.
     """
     try:
@@ -162,8 +165,7 @@ def enable_below(own: Path, controllers: frozenset[str]) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            _enter_supervisor_leaf(own)
-            (own / "cgroup.subtree_control").write_text(_added(missing))
+            _give_from_leaf(own, missing)
     except OSError as error:
         raise HostError(f"cannot enable {_named(controllers)} below {own}: {error.strerror}; {ADVICE}") from error
 
@@ -186,12 +188,43 @@ def leave_supervisor_leaf(own: Path) -> None:
         leaf.rmdir()
 
 
+def _give_from_leaf(own: Path, controllers: frozenset[str]) -> None:
+    """Empty the group and give controllers away; again when somebody was started in it meanwhile."""
+    for attempt in range(_ATTEMPTS):
+        _enter_supervisor_leaf(own)
+        try:
+            (own / "cgroup.subtree_control").write_text(_added(controllers))
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _is_delegated(own: Path) -> bool:
+    """Return whether everything in the group is ours to arrange, as a manager of groups said.
+
+    It belongs to us and not to root; or systemd marked it (systemd.resource-control(5), Delegate=); or it is the root
+    of our own control group namespace, as in a container.
+    """
+    if os.geteuid() != 0 and own.stat().st_uid == os.geteuid():
+        return True
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(own, name) == b"1":
+                return True
+    # the real root has no such file
+    return (own / "cgroup.type").exists() and not (own.parent / "cgroup.procs").exists()
+
+
 def _enter_supervisor_leaf(own: Path) -> None:
-    """Move this process and its descendants into the leaf. Raises HostError when anything else is in the group."""
+    """Move this process and its descendants into the leaf, or everything that is in a group delegated to us.
+
+    Raises HostError when anything else is in a group that was not.
+    """
     procs = own / "cgroup.procs"
     ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
     inside = {int(pid) for pid in procs.read_text().split()}
-    if others := inside - ours:
+    if (others := inside - ours) and not _is_delegated(own):
         raise HostError(
             f"control group {own} holds {len(others)} processes beside this one (such as {min(others)}), "
             f"so it cannot give controllers to sandboxes; {ADVICE}"

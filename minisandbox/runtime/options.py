@@ -9,19 +9,12 @@ from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.policy import Policy
-from minisandbox.spec import Limits
+from minisandbox.runtime.resolve import env_words
+from minisandbox.spec import MAX_SECONDS, Limits
 
 MIN_DISK_BYTES = 16 << 10
 MIN_DISK_INODES = 16
 """An overlay has a few directories of its own on the writable file system; below this a sandbox could not start."""
-
-
-def check_disk(limits: Limits) -> None:
-    """Raise UsageError when the writable file system would be too small for any sandbox."""
-    for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
-        value = getattr(limits, name)
-        if value is not None and value < least:
-            raise UsageError(f"limit {name} is {value}, less than the {least} that every sandbox needs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +55,17 @@ class Options:
             self.hostname,
             self.terminal,
         )
+
+
+def check_options(options: Options) -> None:
+    """Raise UsageError for what cannot be, while nothing is started yet."""
+    lifetime_s, hostname = options.lifetime_s, options.hostname
+    if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
+        raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
+    if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
+        raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
+    env_words(options.env)
+    for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
+        value = getattr(options.limits, name)
+        if value is not None and value < least:
+            raise UsageError(f"limit {name} is {value}, less than the {least} that every sandbox needs")

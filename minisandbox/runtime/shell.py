@@ -239,12 +239,15 @@ class Shell:
         """
         begun = trio.current_time()
         with contextlib.ExitStack() as held:
+            limited = False
             while victims := [pid for pid in self.command.leaf.members() - spared if not self._is_shell(pid)]:
                 self.command.leaf.kill_members(victims)
                 await trio.sleep(_RETRY_S)
-                if trio.current_time() > begun + KILL_GRACE_S:
+                taken_s = trio.current_time() - begun
+                if taken_s > KILL_GRACE_S:
                     return
-                if trio.current_time() > begun + _FORKING_S:
+                if taken_s > _FORKING_S and not limited:
+                    limited = True
                     held.enter_context(self.command.leaf.no_new_processes())
 
     def _is_shell(self, pid: int) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError, UsageError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
@@ -26,13 +26,12 @@ from minisandbox.policy import Network, Policy, load_policy
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.network import SandboxNetwork
-from minisandbox.runtime.options import Options, check_disk
+from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
-from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.uplink import Uplink
-from minisandbox.spec import MAX_SECONDS, Limits, Timing
+from minisandbox.spec import Limits, Timing
 
 
 class Supervisor:
@@ -93,24 +92,20 @@ class Supervisor:
         many are open. Cancelled: nothing is left.
         """
         self._check_open()
-        if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
-            raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
         found_rootfs = await self._find_rootfs(rootfs)
-        found_policy = self._find_policy(policy)
-        env = {**found_rootfs.env, **found_policy.env, **(env or {})}
-        env_words(env)  # refuse what cannot be a variable while nothing is started
+        found = self._find_policy(policy)
         options = Options(
             rootfs=found_rootfs,
-            policy=found_policy,
-            limits=found_policy.limits.overridden_by(limits),
-            binds=(*found_policy.binds, *binds),
-            hostname=found_policy.hostname if hostname is None else _checked_hostname(hostname),
-            env=env,
+            policy=found,
+            limits=found.limits.overridden_by(limits),
+            binds=(*found.binds, *binds),
+            hostname=found.hostname if hostname is None else hostname,
+            env={**found_rootfs.env, **found.env, **(env or {})},
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
         )
-        check_disk(options.limits)
+        check_options(options)
         sandbox = await self._open(options)
         try:
             yield sandbox
@@ -256,12 +251,6 @@ class Supervisor:
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy)
         return self._policies[policy]
-
-
-def _checked_hostname(hostname: str) -> str:
-    if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
-        raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
-    return hostname
 
 
 def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:

@@ -40,7 +40,7 @@ static const struct call MOUNTS[] = {
 	{ "open_tree_attr", SYS_open_tree_attr_, { AT_FDCWD, TEXT("/"), OPEN_TREE_CLONE, (long)&writable, sizeof writable } },
 	{ "move_mount", SYS_move_mount, { AT_FDCWD, TEXT("/nonexistent"), AT_FDCWD, TEXT(".") } },
 	{ "mount_setattr", SYS_mount_setattr, { AT_FDCWD, TEXT("/"), 0, (long)&writable, sizeof writable } },
-	{ "pivot_root", SYS_pivot_root, { TEXT("/nonexistent"), TEXT("/nonexistent") } },
+	{ "pivot_root", SYS_pivot_root, { TEXT("/"), TEXT("/") } },
 	{ "statmount", SYS_statmount_, { 0 } },
 	{ "listmount", SYS_listmount_, { 0 } },
 };

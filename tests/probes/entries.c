@@ -28,12 +28,22 @@ static char *low_memory(void)
 	return low == MAP_FAILED ? NULL : low;
 }
 
-static long int80(long number, long first, long second)
+static long raw_int80(long number, long first, long second)
 {
 	long result;
 	__asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second), "d"(0), "S"(0), "D"(0)
 	                 : "memory", "r8", "r9", "r10", "r11");
-	return result_of(result);
+	return result;
+}
+
+/* In user-mode Linux it is one more way to the 64-bit calls, with their numbers. */
+static long int80(long number, long first, long second)
+{
+	if (raw_int80(OLD_GETPID, 0, 0) != getpid()) {
+		errno = ENOSYS;
+		return -1;
+	}
+	return result_of(raw_int80(number, first, second));
 }
 
 static long try_int80(long number)
@@ -66,7 +76,7 @@ static long try_socketcall(long unused)
 }
 
 /* A far call into the 32-bit code segment, on a stack that it can address; there `int 0x80`, and a far return. */
-static long try_far_call(long number)
+static long try_far_call(long unused)
 {
 	static const uint8_t code[] = { 0xcd, 0x80, 0xcb };
 	/* call far [rdi]; pop rsp; ret: in low memory too, since the far return knows 32 bits of where it came from */
@@ -77,6 +87,7 @@ static long try_far_call(long number)
 	} far;
 	char *low = low_memory();
 	long result;
+	(void)unused;
 	if (!low)
 		return -1;
 	memcpy(low, code, sizeof code);
@@ -93,9 +104,12 @@ static long try_far_call(long number)
 	                 "1: pop %%rbp\n\t"
 	                 "add $128, %%rsp\n\t"
 	                 : "=a"(result)
-	                 : "0"(number), "D"(&far), [gate] "r"(low + 64), [stack] "r"(low + LOW_BYTES - 64)
+	                 : "0"((long)OLD_GETPID), "D"(&far), [gate] "r"(low + 64), [stack] "r"(low + LOW_BYTES - 64)
 	                 : "memory", "cc", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15");
-	return result_of(result);
+	if (result == getpid())
+		return result;
+	errno = ENOSYS;
+	return -1;
 }
 
 static long try_x32(long number)
@@ -111,7 +125,7 @@ static const struct {
 	{ { "int80-mount", try_int80 }, OLD_MOUNT },
 	{ { "int80-mkdir", try_mkdir }, 0 },
 	{ { "int80-socketcall", try_socketcall }, 0 },
-	{ { "far-call-getpid", try_far_call }, OLD_GETPID },
+	{ { "far-call-getpid", try_far_call }, 0 },
 	{ { "x32-getpid", try_x32 }, SYS_getpid },
 	{ { "x32-ptrace", try_x32 }, 521 },
 	{ { "x32-execve", try_x32 }, 520 },

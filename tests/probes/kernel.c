@@ -120,7 +120,13 @@ static long try_rlimit(long resource)
 		return -1;
 	limit.rlim_max = limit.rlim_max == RLIM_INFINITY ? limit.rlim_max : limit.rlim_max + 1;
 	limit.rlim_cur = limit.rlim_max;
-	return setrlimit((__rlimit_resource_t)resource, &limit);
+	rlim_t wanted = limit.rlim_max;
+	if (setrlimit((__rlimit_resource_t)resource, &limit) < 0 || getrlimit((__rlimit_resource_t)resource, &limit) < 0)
+		return -1;
+	if (limit.rlim_max == wanted)
+		return 0;
+	errno = EPERM; /* a filter only said that it was done */
+	return -1;
 }
 
 static long try_real_time(long policy)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minisandbox import ExitReason, Supervisor
-from tests.probes.lab import SANDBOXED, Defence, policy_of
+from tests.probes.lab import FILTERED, SANDBOXED, Defence, policy_of
 
 pytestmark = pytest.mark.requires_root
 
@@ -38,12 +38,12 @@ async def test_crash_leaves_no_core(supervisor: Supervisor, defence: Defence) ->
     assert b"" == found.stdout
 
 
-@pytest.mark.parametrize("defence", [Defence.DEFAULT, Defence.STRICT, Defence.PRIVILEGED], ids=lambda d: d.value)
+@pytest.mark.parametrize("defence", FILTERED, ids=lambda defence: defence.value)
 async def test_crash_is_none_of_a_handlers_business(supervisor: Supervisor, defence: Defence) -> None:
     """Row 29: where core_pattern is a pipe, the kernel starts the host's handler for any limit but 1 (fs/coredump.c).
 
-    So the limit is 1, and neither raised nor lowered from inside. That a file with such a limit is none at all is the
-    test before this one. Defence off is the next one; a handler of the host is not set up, since it is one for all.
+    So the limit is 1, and neither raised nor lowered from inside. There is one core_pattern for all of a host, so that
+    no test sets up a handler.
     """
     async with supervisor.open_sandbox(policy=policy_of(defence)) as sandbox:
         result = await sandbox.run(["python3", "-c", CRASH], cwd="/tmp")
@@ -51,12 +51,19 @@ async def test_crash_is_none_of_a_handlers_business(supervisor: Supervisor, defe
     assert b"1 1\n" == result.stdout
 
 
+async def test_limit_of_cores_can_be_lowered_without_filters(supervisor: Supervisor) -> None:
+    """Row 29, defence off: the kernel lets a process lower its limit; that it is raised no filter need prevent."""
+    async with supervisor.open_sandbox(policy=policy_of(Defence.UNFILTERED)) as sandbox:
+        result = await sandbox.run(["python3", "-c", CRASH], cwd="/tmp")
+
+    assert b"0 0\n" == result.stdout
+
+
 def test_crash_leaves_a_core_with_the_defence_off(tmp_path: Path) -> None:
     """Row 29, defence off: the same crash outside, without a limit, leaves a core file."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if pattern.startswith(("|", "/")) or resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
         pytest.skip(f"core_pattern of this host is {pattern}, or its limit 0: a core is not left in the directory")
-    code = CRASH.replace(", (0, 0)", ",")
-    subprocess.run(["python3", "-c", code], cwd=tmp_path, capture_output=True, check=False)
+    subprocess.run(["python3", "-c", CRASH.replace(", (0, 0)", ",")], cwd=tmp_path, capture_output=True, check=False)
 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("core")]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requires_root
 MIB = 1 << 20
 
 EAT = """
-import fcntl, mmap, os, sys, time
+import fcntl, mmap, os, sys
 MIB = 1 << 20
 way, most = sys.argv[1], int(sys.argv[2])
 
@@ -23,6 +23,7 @@ def take(mib):
     held = bytearray(mib * MIB)
     for place in range(0, len(held), 4096):
         held[place] = 1
+    return held
 
 def child():
     if os.fork() == 0:
@@ -41,11 +42,18 @@ def orphan():
     os.read(read_fd, 1)
 
 def many():
+    ready, say_ready = os.pipe()
+    over, say_over = os.pipe()
     for _ in range(12):
         if os.fork() == 0:
-            take(most // 12)
-            time.sleep(0.3)
+            os.close(say_over)
+            held = take(most // 12)
+            os.close(say_ready)
+            os.read(over, 1)
             os._exit(0)
+    os.close(say_ready)
+    os.read(ready, 1)
+    os.close(say_over)
     for _ in range(12):
         os.wait()
 
@@ -60,9 +68,12 @@ def write(fd):
 
 def pipes():
     held = [os.pipe() for _ in range(most)]
-    for _, write_fd in held:
-        fcntl.fcntl(write_fd, 1031, MIB)
-        os.write(write_fd, bytes(MIB))
+    try:
+        for _, write_fd in held:
+            fcntl.fcntl(write_fd, 1031, MIB)
+            os.write(write_fd, bytes(MIB))
+    except PermissionError:  # a user has 64 MiB of large pipes at most (pipe(7), pipe-user-pages-soft)
+        pass
 
 {
     "itself": lambda: take(most),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minisandbox import Bind, Supervisor, UsageError, build_rootfs
+from minisandbox import Bind, StartError, Supervisor, UsageError, build_rootfs
 from tests.census import own_cgroups
 from tests.probes.lab import SANDBOXED, Defence, parse, policy_of, run_outside
 
@@ -150,8 +152,47 @@ async def test_bound_control_groups_cannot_be_written(supervisor: Supervisor, tm
 
 
 async def test_control_groups_cannot_be_bound_writable(supervisor: Supervisor) -> None:
-    """Row 25: others can reach them too, so they are refused before anything is started, rather than shown."""
+    """Row 25: the start is refused rather than the host's groups shown. Defence off: see the test before."""
     bind = Bind(source=own_cgroups()[0], target="/group", writable=True)
-    with pytest.raises(UsageError, match="other users"):
+    with pytest.raises((StartError, UsageError)):
         async with supervisor.open_sandbox(binds=[bind]):
             pass
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory of the host that every user of the host can reach, as none of pytest's own is."""
+    with tempfile.TemporaryDirectory(prefix="probe-public-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        if any(not parent.stat().st_mode & stat.S_IXOTH for parent in directory.parents):
+            pytest.skip(f"{directory.parent} of this host is closed to its ordinary users")
+        yield directory
+
+
+MAKE_PRIVILEGED = "cp /bin/true /bound/made && chmod 6755 /bound/made"
+
+
+async def test_directory_that_users_reach_cannot_be_bound_writable(
+    supervisor: Supervisor, public_directory: Path
+) -> None:
+    """Rows 13 and 27: what root inside writes there is root's on the host, too; so no setuid file lies where users are.
+
+    Defence off: with the directory closed to them it works, and this is what they would have got at.
+    """
+    bind = Bind(source=public_directory, target="/bound", writable=True)
+    with pytest.raises(UsageError):
+        async with supervisor.open_sandbox(binds=[bind]):
+            pass
+    before = list(public_directory.iterdir())
+    public_directory.chmod(0o700)
+    async with supervisor.open_sandbox(binds=[bind]) as sandbox:
+        made = await sandbox.run(MAKE_PRIVILEGED)
+    status = (public_directory / "made").stat()
+    user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]  # which keeps capabilities until it executes
+    reached = subprocess.run([*user, "env", public_directory / "made"], capture_output=True, check=False)
+
+    assert [] == before
+    assert made.ok
+    assert (0, 0o6755) == (status.st_uid, stat.S_IMODE(status.st_mode))
+    assert reached.returncode != 0

@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -219,9 +220,9 @@ async def test_no_socket_of_the_host_is_reached_past_the_proxy(supervisor: Super
 
 
 ROUTES = """
-import errno, os, socket
+import errno, socket, sys
 for name, call in {
-    "lookup": lambda: socket.getaddrinfo("a.example", 80),
+    "lookup": lambda: socket.getaddrinfo(sys.argv[1], 80),
     "outside": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 53)),
     "outside6": lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).connect(("2001:db8::1", 53)),
     "raw": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
@@ -243,7 +244,7 @@ print("routes", len(open("/proc/self/net/route").readlines()) - 1)
 async def test_there_is_no_route_and_no_name_service_inside(supervisor: Supervisor, web: int) -> None:
     """Row 48: with the proxy there, a sandbox has loopback alone, looks nothing up, and makes no packets of its own."""
     async with supervisor.open_sandbox(policy=allowing(f"127.0.0.1:{web}")) as sandbox:
-        result = await sandbox.run(["python3", "-c", ROUTES])
+        result = await sandbox.run(["python3", "-c", ROUTES, "a.example"])
     found = dict(line.split(" ", 1) for line in result.stdout.decode().splitlines())
 
     assert ("lo", "0", "gaierror", "ENETUNREACH") == (
@@ -254,6 +255,20 @@ async def test_there_is_no_route_and_no_name_service_inside(supervisor: Supervis
     )
     assert found["outside6"] in ("ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT")
     assert {found["raw"], found["raw6"], found["packet"]} <= {"EPERM", "EACCES", "EAFNOSUPPORT"}
+
+
+async def test_there_are_routes_in_the_hosts_network(supervisor: Supervisor) -> None:
+    """Row 48, defence off: the same attempts find the host's interfaces and routes. Connecting UDP sends nothing."""
+    if "\t00000000\t" not in Path("/proc/self/net/route").read_text():
+        pytest.skip("this host has no default route")
+    policy = msgspec.structs.replace(allowing(), network=Network.HOST)
+    async with supervisor.open_sandbox(policy=policy) as sandbox:
+        result = await sandbox.run(["python3", "-c", ROUTES, "127.0.0.1"])
+    found = dict(line.split(" ", 1) for line in result.stdout.decode().splitlines())
+
+    assert ("ok", "ok") == (found["lookup"], found["outside"])
+    assert found["interfaces"] != "lo"
+    assert int(found["routes"]) > 0
 
 
 BIND = """
