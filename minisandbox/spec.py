@@ -107,7 +107,7 @@ def _check_limit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise UsageError(f"limit {name} must be {'an integer' if whole else 'a number'}, not {value!r}")
     largest = MAX_SECONDS if name.endswith("_s") else _LARGEST.get(name, MAX_BYTES)
-    if isinstance(value, float) and not math.isfinite(value) or value <= 0:
+    if (isinstance(value, float) and not math.isfinite(value)) or value <= 0:
         raise UsageError(f"limit {name} must be greater than 0, not {value!r}; leave it out (None) for no limit")
     if value > largest:
         raise UsageError(f"limit {name} is {value!r}, more than the {largest!r} that make sense; use None for no limit")

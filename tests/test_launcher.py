@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -128,7 +128,7 @@ def test_it_runs_from_a_sealed_memory_file() -> None:
     with raw_launcher() as (sock, pid):
         ask(sock, "configure", "--warden-gid=5")
         link = os.readlink(f"/proc/{pid}/exe")
-        with pytest.raises(OSError, match="Text file busy|Operation not permitted"):
+        with pytest.raises(OSError, match=r"Text file busy|Operation not permitted"):
             os.close(os.open(f"/proc/{pid}/exe", os.O_WRONLY))
 
     assert link.startswith("/memfd:minisandbox-launcher")
@@ -159,7 +159,7 @@ def test_it_ends_with_its_supervisor() -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened() -> object:  # type: ignore[misc]
+async def opened() -> AsyncIterator[Launcher]:
     """A launcher behind the class that the supervisor uses."""
     reactor = Reactor()
     async with background(reactor.run):

@@ -11,6 +11,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
 
 from minisandbox import (
     BrokenError,
@@ -44,9 +45,9 @@ async def session(sandbox: Sandbox) -> AsyncIterator[Session]:
         yield opened
 
 
-def sleepers() -> int:
-    """Return how many processes sleep for the marked time, in whatever sandbox."""
-    return sum(MARK in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+def sleepers() -> list[psutil.Process]:
+    """Return the processes that sleep for the marked time, in whatever sandbox."""
+    return [process for process in psutil.process_iter(["cmdline"]) if MARK in " ".join(process.info["cmdline"] or ())]
 
 
 async def printed(session: Session, command: str) -> bytes:
@@ -94,7 +95,7 @@ async def _wait_until_runs(sandbox: Sandbox, path: str) -> None:
 async def test_a_command_gives_its_exact_output(
     session: Session, command: str, stdout: bytes, stderr: bytes, code: int
 ) -> None:
-    """Reports 22, 27: no prompt, echo, mark or decoding, and `$?` as the shell has it; nothing of it ends the session."""
+    """Reports 22, 27: no prompt, echo, mark or decoding, and `$?` as the shell has it; none of these ends the shell."""
     result = await session.run(command)
 
     assert (stdout, stderr, code, ExitReason.EXITED) == (
@@ -259,9 +260,7 @@ async def test_trap_of_exit_runs_when_the_session_is_closed(sandbox: Sandbox) ->
     assert b"bye\n" == await sandbox.read_file("/tmp/bye")
 
 
-@pytest.mark.parametrize(
-    "forged", ["0\\0h\\0\\0", "x\\0h\\0\\0", "256\\0h\\0\\0", "0\\0-;\\0\\0", "0\\0\\0\\0"], ids=range(5)
-)
+@pytest.mark.parametrize("forged", ["x\\0h\\0\\0", "256\\0h\\0\\0", "0\\0-;\\0\\0", "0\\0\\0\\0"], ids=range(4))
 async def test_a_forged_report_ends_the_session(session: Session, forged: str) -> None:
     """A command can speak for the shell that runs it; that costs its session, and nobody waits for ever."""
     with trio.fail_after(20), pytest.raises(SessionEndedError):
@@ -322,7 +321,7 @@ async def test_closed_things_say_so(supervisor: Supervisor) -> None:
         f"sleep {MARK} | cat | cat; echo no",
         f"x=$(sleep {MARK}); echo no",
         f"set -m; sleep {MARK}; echo no",
-        f"kill -STOP 0; sleep {MARK}",
+        f"kill -STOP $$; sleep {MARK}",
     ],
 )
 async def test_a_timeout_ends_the_command_and_not_the_session(session: Session, command: str) -> None:
@@ -337,7 +336,7 @@ async def test_a_timeout_ends_the_command_and_not_the_session(session: Session, 
     assert b"" == result.stdout.replace(b"no\n", b"", command.startswith("trap 'echo no'"))
     assert taken_s < 3.0
     assert (b"kept 124\n", b"") == (after.stdout, after.stderr)
-    assert 1 == sleepers()
+    assert 1 == len(sleepers())
 
 
 async def test_a_shell_that_hangs_itself_ends_with_the_timeout(sandbox: Sandbox) -> None:
@@ -372,6 +371,10 @@ async def test_the_wall_time_limit_holds_for_each_command(sandbox: Sandbox) -> N
         "touch /tmp/runs; sleep 30 && touch /tmp/after; touch /tmp/after",
         "f() { g; touch /tmp/after; }; g() { touch /tmp/runs; sleep 30; touch /tmp/after; }; f; touch /tmp/after",
         "set -e; f() { touch /tmp/runs; sleep 30; touch /tmp/after; }; for i in 1 2; do f; done",
+        "f() { touch /tmp/runs; sleep 30; }; for ((i = 0; i < 3; i++)); do f; touch /tmp/after; done; touch /tmp/after",
+        "f() { touch /tmp/runs; sleep 30; }; while ((1)); do for i in 1; do f; done; done; touch /tmp/after",
+        "f() { touch /tmp/runs; sleep 30; }; f; while ((1)); do ((1)); done; touch /tmp/after",
+        "f() { touch /tmp/runs; sleep 30; }; while [[ 1 ]]; do case x in x) f; ((1)) ;; esac; done; touch /tmp/after",
         "source <(echo 'touch /tmp/runs; sleep 30; touch /tmp/after'); touch /tmp/after",
         "touch /tmp/runs; (sleep 30; touch /tmp/after); touch /tmp/after",
     ],
@@ -387,7 +390,7 @@ async def test_interrupt_is_like_ctrl_c(sandbox: Sandbox, session: Session, comm
         nursery.start_soon(run)
         await _wait_until_runs(sandbox, "/tmp/runs")
         await session.interrupt()
-    after = await session.run("echo $? $X; ls /tmp/after")
+    after = await session.run("echo $? $X; set +e; ls /tmp/after")
 
     assert (ExitReason.SIGNALED, 130) == (results[0].exit_reason, results[0].exit_code)
     assert b"130 kept\n" == after.stdout
@@ -432,11 +435,11 @@ async def test_a_cancelled_command_is_ended_and_the_session_used_on(session: Ses
     await session.run("X=kept")
     with trio.move_on_after(0.3) as scope:
         await session.run(f"echo lost; sleep {MARK} & sleep {MARK}")
-    gone = sleepers()
+    left = sleepers()
     after = await session.run("echo $X $?")
 
     assert scope.cancelled_caught
-    assert 0 == gone
+    assert [] == left
     assert (b"kept 130\n", b"") == (after.stdout, after.stderr)
 
 
@@ -459,17 +462,18 @@ async def test_the_background_outlives_its_session_and_not_kill_all(sandbox: San
         await session.run(f"sleep {MARK} & disown")
     after_session = sleepers()
     await sandbox.kill_all()
-    await sandbox.run(f"while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q sleep; do :; done # {MARK[:2]}")
+    gone, alive = await trio.to_thread.run_sync(psutil.wait_procs, after_session, 10)
 
-    assert (1, 0) == (after_session, sleepers())
+    assert (1, 0) == (len(gone), len(alive))
 
 
 async def test_what_the_background_says_comes_with_the_next_result(session: Session) -> None:
     """It is not lost, and it does not block however much it is."""
-    await session.run("{ head -c 300000 /dev/zero; echo late; touch /tmp/said; } &")
-    result = await session.run("until test -e /tmp/said; do sleep 0.01; done; echo now")
+    first = await session.run("{ head -c 300000 /dev/zero; echo late; touch /tmp/said; } &")
+    second = await session.run("until test -e /tmp/said; do sleep 0.01; done; echo now")
 
-    assert bytes(300_000) + b"late\nnow\n" == result.stdout
+    assert bytes(300_000) + b"late\nnow\n" == first.stdout + second.stdout
+    assert second.stdout.endswith(b"late\nnow\n")
 
 
 # ---- limits
@@ -506,7 +510,7 @@ async def test_a_fork_bomb_ends_and_the_session_does_not(sandbox: Sandbox) -> No
 
     assert ExitReason.PROCESSES is result.exit_reason
     assert b"kept\nok\n" == after.stdout
-    assert 0 == sleepers()
+    assert [] == sleepers()
 
 
 async def test_memory_beyond_the_limit_is_the_reason(supervisor: Supervisor) -> None:
@@ -552,7 +556,7 @@ async def test_a_session_serves_one_task_at_a_time(session: Session) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
         with pytest.raises(BusyError):
             await session.run("echo second")
 

@@ -62,8 +62,9 @@ def test_a_limit_of_another_type_is_refused(name: str, value: Any) -> None:
 @given(st.sampled_from([name for name in NAMES if name not in FLOATS]))
 def test_counts_are_whole(name: str) -> None:
     """There is no half byte and no half process."""
+    half: dict[str, Any] = {name: 1.5}
     with pytest.raises(UsageError, match="integer"):
-        Limits(**{name: 1.5})
+        Limits(**half)
 
 
 @given(LIMITS, LIMITS)

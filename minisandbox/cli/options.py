@@ -85,12 +85,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
-    kind.add_argument(
-        "--allow",
-        action="append",
-        metavar="HOST:PORT",
-        help="an endpoint that can be reached, through a proxy; may be repeated, instead of the policy's",
-    )
+    kind.add_argument("--allow", action="append", metavar="HOST:PORT", help="reach this through a proxy; repeatable")
     kind.add_argument("--user", metavar="USER", help="who runs the command, by name or uid, instead of the policy's")
     kind.add_argument("--hostname", metavar="NAME", help="instead of the policy's")
     kind.add_argument(

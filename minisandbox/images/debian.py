@@ -49,7 +49,7 @@ class DebianRecipe(Recipe, frozen=True, kw_only=True, tag="debian"):
 
     suite: str = ""
     """Such as "bookworm"; when left out, that of this host."""
-    variant: Literal["essential", "apt", "minbase", "important", "standard"] = "minbase"
+    variant: Literal["extract", "custom", "essential", "apt", "minbase", "important", "standard"] = "minbase"
     """Which packages are there in any case (mmdebstrap(1), --variant)."""
     packages: tuple[str, ...] = ()
     """Those that are chosen besides, each a name, or name=version."""

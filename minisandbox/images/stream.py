@@ -158,6 +158,8 @@ class SeekingSource(Source):
 
     def skip(self, size: int) -> None:
         """Pass over so many bytes. Raises RootfsError when there are fewer."""
+        if not self._buffer:
+            self._fill()  # the first bytes were read to find out how it is compressed
         buffered = min(size, len(self._buffer) - self._used)
         self._used += buffered
         if not self._skippable.skip(size - buffered):

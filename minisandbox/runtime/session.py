@@ -171,6 +171,8 @@ class Session:
             if stopped_for is not None and not shell.ended:
                 await shell.stop(mark.members)
             await shell.settle()
+            if shell.report is not None and not shell.report.traps_interrupt:  # the command took it away
+                await shell.refresh(shell.report)
         if shell.report is not None:
             self._before = shell.report
 

@@ -201,22 +201,24 @@ class Shell:
         """
         if self.report is None:
             await self.interrupt()
+            await self.sandbox.signal_command(self.command, signal.SIGCONT)
             await self.wait_report(trio.current_time() + INTERRUPT_GRACE_S)
         await self._kill_all_but(spared)
         for also_spared in (spared, frozenset[int]()):
             deadline = trio.current_time() + KILL_GRACE_S
             while self.report is None and not self.ended and trio.current_time() < deadline:
-                await self.sandbox.signal_command(self.command, ABORT_SIGNAL)
+                for number in (signal.SIGCONT, ABORT_SIGNAL):
+                    await self.sandbox.signal_command(self.command, number)
                 await self.wait_report(trio.current_time() + _RETRY_S)
                 await self._kill_all_but(also_spared)
         if self.report is None:
             self.command.leaf.kill()
             await self._wait_ended(KILL_DEADLINE_S)
         else:
-            await self._take_notices(self.report)
+            await self.refresh(self.report)
 
-    async def _take_notices(self, report: Report) -> None:
-        """Let bash say now, and not within the next command, which of its background jobs were killed."""
+    async def refresh(self, report: Report) -> None:
+        """Run nothing, so that bash has its trap for SIGINT again, and says which background jobs were killed."""
         await self.send(encode_command(":", report))
         await self.wait_report(trio.current_time() + KILL_GRACE_S)
         if self.report is not None:

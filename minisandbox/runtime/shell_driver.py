@@ -33,14 +33,19 @@ COMMAND_MAX_BYTES = 64 << 20
 _REPORT_MAX_BYTES = 1 << 20
 _SOCKET_FD = 250
 
-# At a signal while a command runs: leave every function by `return` (the trap of DEBUG does it before each command that
-# would come next; extdebug makes its status count), then every loop up to the driver's by `continue`.
+# At a signal while a command runs: leave every loop up to the driver's by `continue`. From within a function that is
+# not possible. There the trap of DEBUG takes over, which bash runs before each command that would come next: while
+# extdebug is on, its status 2 returns from a function, and any other than 0 skips the command. The head of a loop must
+# pass (a hundred times, should there be nothing else): a loop whose head is skipped does not count `continue` down.
 _ABORT = """
 if [[ ${_minisandbox[2]} ]]; then
-    if [[ -z ${_minisandbox[4]} ]]; then _minisandbox[1]="$-" _minisandbox[4]=1; fi;
+    if [[ -z ${_minisandbox[4]} ]]; then _minisandbox[1]="$-" _minisandbox[4]=0; fi;
     builtin set +ex;
     if ((${#FUNCNAME[@]})); then
+        _minisandbox[4]=100;
         builtin shopt -s extdebug; builtin trap "$_minisandbox_abort" DEBUG; builtin return 2;
+    elif [[ ${_minisandbox[4]} -gt 0 && $BASH_COMMAND == @(for |select |\\(\\()* ]]; then
+        _minisandbox[4]=$((_minisandbox[4] - 1));
     else
         builtin trap - DEBUG; _minisandbox[0]=130 _minisandbox[2]=""; ! builtin continue 1000;
     fi;
@@ -54,7 +59,7 @@ _DRIVER = """
 builtin shopt -s expand_aliases;
 _minisandbox=(0 "$-" "" "" "");
 _minisandbox_abort='@ABORT@';
-builtin trap @TRAP@ RTMAX;
+builtin trap @TRAP@ INT RTMAX;
 exec @SPARE@</dev/null;
 { exec @SPARE@<&-;
   builtin printf "%s\\0" $$ >&@SOCKET@;

@@ -16,10 +16,11 @@ CLONE_NAMESPACES = 0x7E020000
 """The flags of clone(2) that make a namespace."""
 
 REFUSED = (
-    "mount", "umount2", "mount_setattr", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick", "pivot_root",
-    "unshare", "setns", "sethostname", "setdomainname", "bpf", "perf_event_open", "quotactl", "fanotify_init",
-    "lookup_dcookie", "syslog", "swapon", "swapoff", "reboot", "init_module", "finit_module", "delete_module",
-    "keyctl", "add_key", "request_key", "userfaultfd", "open_by_handle_at", "name_to_handle_at", "kcmp",
+    "mount", "umount2", "mount_setattr", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick",
+    "pivot_root", "unshare", "setns", "sethostname", "setdomainname", "bpf", "perf_event_open", "quotactl",
+    "fanotify_init", "lookup_dcookie", "syslog", "swapon", "swapoff", "reboot", "init_module", "finit_module",
+    "delete_module", "keyctl", "add_key", "request_key", "userfaultfd",
+    "open_by_handle_at", "name_to_handle_at", "kcmp",
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Extracts the kernel from a bzImage, since decompressing it takes a guest without KVM several seconds at each boot.
 
-Usage: extract_vmlinux.py BZIMAGE VMLINUX. The result boots through its PVH entry (qemu -kernel takes an ELF file with one).
+Usage: extract_vmlinux.py BZIMAGE VMLINUX. What it writes is an ELF file with a PVH entry, which qemu -kernel takes.
 """
 
 from __future__ import annotations

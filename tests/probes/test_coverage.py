@@ -40,7 +40,7 @@ TABLE: dict[int, tuple[str, ...]] = {
     14: ("archives/member_stays_inside_or_is_refused", "archives/member_leads_out_with_the_defence_off"),
     15: (NOT_YET + "nothing of ours reads what a sandbox wrote: the judge will",),
     16: ("terminal/terminal_takes_no_injection", "terminal/terminal_takes_injections_without_filters"),
-    17: ("ipc/keys_cannot_be_left", "ipc/keys_can_be_left_without_filters"),
+    17: ("ipc/keys_cannot_be_left", "ipc/keys_can_be_left_without_filters", "ipc/keys_are_private_without_filters_too"),
     18: (*INIT, *FILTER_ALONE, "executables/command_cannot_be_reached_before_it_executes"),
     19: (*FILTER_ALONE, "system_calls/clone3_is_unknown_so_that_libraries_fall_back"),
     20: FILTER_ALONE,

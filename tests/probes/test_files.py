@@ -74,6 +74,26 @@ async def test_link_carries_nothing_out(supervisor: Supervisor, shared: Path, ca
     assert caught.value.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EINVAL)
 
 
+@pytest.mark.parametrize("path", ["/tmp/x", "/proc/self/root/etc/passwd", "/proc/self/cwd/etc/passwd", "/tmp/d/passwd"])
+async def test_link_is_refused_where_it_leads_to_a_file_inside_too(sandbox: Sandbox, path: str) -> None:
+    """Rows 10 and 11: not at the end, nor one of procfs on the way; a plain one on the way is followed, but inside.
+
+    Defence off: `cat` inside follows all of them.
+    """
+    await sandbox.run("ln -s /etc/passwd /tmp/x; ln -s /etc /tmp/d")
+    followed = await sandbox.run(["cat", path])
+    if path == "/tmp/d/passwd":
+        assert followed.stdout == await sandbox.read_file(path)
+    else:
+        for transfer in (sandbox.read_file(path), sandbox.write_file(path, b"changed")):
+            with pytest.raises(FileTransferError) as caught:
+                await transfer
+            assert errno.ELOOP == caught.value.errno
+
+    assert followed.stdout.startswith(b"root:")
+    assert followed.stdout == (await sandbox.run(["cat", path])).stdout
+
+
 @pytest.mark.parametrize("name", LINKS)
 async def test_link_carries_nothing_in(supervisor: Supervisor, shared: Path, canary: Path, name: str) -> None:
     """Row 11: nor is the host's file written, or another one made beside it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,33 @@ async def test_keys_can_be_left_without_filters(supervisor: Supervisor, probe_di
         looked = await ask(sandbox, "look")
 
     assert KEYS <= found(looked)
+
+
+@pytest.fixture
+def session_keyring() -> None:
+    """A session keyring of this process, as one has who logged in: the launcher inherits it (session-keyring(7))."""
+    join_session_keyring = 1
+    call = {"x86_64": 250, "aarch64": 219}[os.uname().machine]  # keyctl(2)
+    if ctypes.CDLL(None, use_errno=True).syscall(call, join_session_keyring, None) < 0:
+        pytest.skip(f"this host gives no session keyring: {os.strerror(ctypes.get_errno())}")
+
+
+async def test_keys_are_private_without_filters_too(
+    session_keyring: None, supervisor: Supervisor, probe_dir: Path
+) -> None:
+    """Row 17: each sandbox has a session keyring of its own, not that of whoever started the supervisor.
+
+    So a second defence keeps keys from a sibling and from the next one in the slot. Defence off: see the test before.
+    """
+    policy, bind = policy_of(Defence.UNFILTERED), probe_bind(probe_dir)
+    async with supervisor.open_sandbox(policy=policy, binds=[bind]) as first:
+        left = await ask(first, "leave")
+        slot = first.slot.number
+        async with supervisor.open_sandbox(policy=policy, binds=[bind]) as second:
+            sibling = await ask(second, "look")
+    async with open_successor(supervisor, slot, policy, bind) as third:
+        later = await ask(third, "look")
+
+    assert KEYS <= found(left)
+    assert set() == found(sibling) & KEYS
+    assert set() == found(later) & KEYS
