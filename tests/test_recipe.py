@@ -64,7 +64,11 @@ def test_recipe_file_has_a_name_of_its_own(tmp_path: Path) -> None:
         (GOOD.replace("= 1", "= 2"), 1, "format is 2; this version reads format = 1"),
         (GOOD.replace("= 1", "= true"), 1, "format"),
         (GOOD.replace("format = 1\n", ""), 0, "format is None"),
-        (GOOD.replace('"host"', '"hosts"'), 2, "kind is 'hosts'; it must be one of busybox, debian, directory, host, oci, python, tar"),
+        (
+            GOOD.replace('"host"', '"hosts"'),
+            2,
+            "kind is 'hosts'; it must be one of busybox, debian, directory, host, oci, python, tar",
+        ),
         (GOOD.replace('"host"', "[]"), 2, r"kind is \[\]"),
         (GOOD.replace('= "mine"', ""), 3, "not TOML"),
         (b"\n\xff" + GOOD.encode(), 2, "not UTF-8"),

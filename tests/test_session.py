@@ -459,7 +459,7 @@ async def test_a_command_does_not_wait_for_the_background(session: Session) -> N
 async def test_the_background_outlives_its_session_and_not_kill_all(sandbox: Sandbox) -> None:
     """It belongs to the sandbox."""
     async with sandbox.open_session() as session:
-        await session.run(f"sleep {MARK} & disown")
+        await session.run(f"sleep {MARK} & disown; until grep -q {MARK} /proc/$!/cmdline; do :; done")
     after_session = sleepers()
     await sandbox.kill_all()
     gone, alive = await trio.to_thread.run_sync(psutil.wait_procs, after_session, 10)

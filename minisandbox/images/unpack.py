@@ -219,14 +219,13 @@ class TreeWriter:
 
     def _create(self, parts: Parts) -> int:
         """Make an empty file in place of whatever is there."""
+        self._count_entry()
         parent_fd = self._open_parent(parts)
         try:
-            fd = os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=parent_fd)
-        except FileExistsError:
-            parent_fd = self._make_way(parts)
             return os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=parent_fd)
-        self._count_entry()
-        return fd
+        except FileExistsError:
+            self._replace(parts, _status(parts[-1], parent_fd))
+            return os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=parent_fd)
 
     def _make_way(self, parts: Parts) -> int:
         """Count an entry, remove what is in its place and return the directory that it goes into."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minisandbox import Supervisor
+from minisandbox.policy import capability_mask
 from tests.probes.lab import SANDBOXED, Defence, policy_of, skip_without_capability, with_layer
 
 pytestmark = pytest.mark.requires_root
@@ -46,6 +47,27 @@ async def test_privileged_file_gives_no_privilege(
 
     assert b"6755\n" == made.stdout
     assert {(path, user): f"{user} {user} {user} {user} 0\n" for path, user in ids} == ids
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+@pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
+async def test_capabilities_are_those_of_the_policy(supervisor: Supervisor, defence: Defence, user: int) -> None:
+    """Row 27: root has what the policy names, others have none, and nobody can get more: the bounding set is cut.
+
+    Defence off: a policy that names all of them gives all that this kernel knows.
+    """
+    policy = policy_of(defence)
+    async with supervisor.open_sandbox(policy=policy) as sandbox:
+        status = (await sandbox.run(["cat", "/proc/self/status"], user=user)).stdout.decode()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    known = (1 << int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1) - 1
+    named = capability_mask(policy.capabilities) & known
+    held = named if user == 0 else 0
+
+    assert [held, held, named] == [int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")]
+    assert [0, 0] == [int(fields[name], 16) for name in ("CapInh", "CapAmb")]
+    assert "1" == fields["NoNewPrivs"]
+    assert ("0" if defence is Defence.UNFILTERED else "2") == fields["Seccomp"]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("setuid", "1000 0 1000 1000"), ("setgid", "1000 1000 1000 0")])
