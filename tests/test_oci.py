@@ -14,7 +14,7 @@ import pytest
 
 from minisandbox import Supervisor
 from minisandbox.errors import HostError, RootfsError, UsageError
-from minisandbox.images import Rootfs, StateDir, build_rootfs, import_image, inspect_rootfs, oci, verify
+from minisandbox.images import Rootfs, StateDir, build_rootfs, import_image, inspect_rootfs, oci, oci_store, verify
 from minisandbox.images.busybox import PLACES
 from minisandbox.images.recipe import BASE_ENV
 from minisandbox.kernel.protocol import LAYERS_MAX
@@ -346,6 +346,28 @@ def test_wrong_index_is_refused_by_name(state: StateDir, tmp_path: Path, index: 
 
     with pytest.raises(RootfsError, match=f"^{layout.top}: .*{message}"):
         import_image(state, layout.top, "image")
+
+
+@pytest.mark.parametrize("defended", [True, False])
+@pytest.mark.parametrize("name", ["../canary", "a/../../canary", "missing/.."])
+def test_name_in_an_unpacked_archive_is_no_way_out(
+    state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, defended: bool
+) -> None:
+    """The manifest says where its files are. Taken as it is, that would be a file of the host."""
+    (tmp_path / "canary").write_bytes(BASE)
+    (tmp_path / "image" / "a").mkdir(parents=True)
+    (tmp_path / "image" / "repositories").touch()
+    (tmp_path / "image" / "config").write_bytes(TestImage((BASE,)).config())
+    (tmp_path / "image" / "manifest.json").write_text(json.dumps([{"Config": "config", "Layers": [name]}]))
+    if not defended:
+        monkeypatch.setattr(oci_store, "split_path", lambda path: tuple(path.split(b"/")))
+    try:
+        import_image(state, tmp_path / "image", "image")
+    except RootfsError as error:
+        assert defended or "missing" in name
+        assert '".." in it' in str(error) or not defended
+    else:
+        assert not defended
 
 
 def test_layers_and_diff_ids_must_be_as_many(state: StateDir, tmp_path: Path) -> None:

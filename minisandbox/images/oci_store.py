@@ -17,7 +17,7 @@ from typing import Protocol
 from minisandbox.errors import RootfsError
 from minisandbox.images.compression import Readable
 from minisandbox.images.entry import RefusedError, quoted, split_path
-from minisandbox.images.overlay import opened
+from minisandbox.images.overlay import Parts, opened
 from minisandbox.images.stream import FileSlice, Refuse, SeekingSource, Source
 from minisandbox.images.tar import Kind, Member, read_members
 from minisandbox.images.tarball import file_identity, open_regular
@@ -74,7 +74,7 @@ class _Directory:
 
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[Readable, int]]:
-        *directories, last = name.encode().split(b"/")
+        *directories, last = self._split(name)
         try:
             with opened(self._path, directories) as directory_fd:
                 fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd)
@@ -87,6 +87,13 @@ class _Directory:
             yield FileSlice(fd), status.st_size
         finally:
             os.close(fd)
+
+    def _split(self, name: str) -> Parts:
+        """Return the components of a name, which the JSON of an image may give as it likes."""
+        try:
+            return split_path(os.fsencode(name)) or (b".",)
+        except RefusedError as error:
+            raise self.refuse(f"file {quoted(name)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@
     instances/<id>       locked for as long as that instance lives
     tmp/<hex>/           what is being built, locked by its builder
 
+A layer is locked by supervisors that may mount it, rootfs/ by all who build: garbage.py says why.
+
 Whether a process still lives is proved by its lock (flock(2)), never by an age or a process id. What must survive
 a crash is written in tmp/, synced and renamed. This module never looks inside a layer and reads no environment.
 """
