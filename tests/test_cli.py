@@ -22,6 +22,10 @@ COMMANDS = (
     "rootfs",
     "rootfs list",
     "rootfs build",
+    "rootfs import",
+    "rootfs inspect",
+    "rootfs remove",
+    "rootfs gc",
 )
 
 WRONG_POLICY = 'format = 1\n\n[limits]\nmemory_bytes = "512M"\nmemory_byte = "1G"\n'

@@ -9,7 +9,6 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -138,9 +137,9 @@ async def test_what_is_in_a_tree_arrives(sandbox: Sandbox, tmp_path: Path) -> No
     got = await sandbox.get_tree("/tmp/tree", tmp_path / "back")
     (there / "absolute").unlink()
 
-    assert (3, 14, ()) == (put.files, put.bytes, put.skipped)
+    assert (3, 7, ()) == (put.files, put.bytes, put.skipped)
     assert b"UNKNOWN 1000 640 2 1000 7\n/etc/passwd\n755\n755\n" == shown.stdout.replace(b"user", b"UNKNOWN")
-    assert (3, 14) == (got.files, got.bytes)
+    assert (3, 7) == (got.files, got.bytes)
     assert [("absolute", "is a link that leads out of the tree: /etc/passwd")] == list(got.skipped)
     assert facts(there) == facts(tmp_path / "back")
 
@@ -412,7 +411,7 @@ async def test_a_full_host_is_our_error(sandbox: Sandbox, tmp_path: Path) -> Non
     os.mkdir(tmp_path / "small")
     await trio.run_process(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(tmp_path / "small")])
     try:
-        await sandbox.run("mkdir /tmp/t; head -c 1M /dev/zero > /tmp/t/f")
+        await sandbox.run("mkdir /tmp/t; head -c 1M /dev/urandom > /tmp/t/f")
         with pytest.raises(HostError, match="No space"):
             await sandbox.get_tree("/tmp/t", tmp_path / "small/out")
         left = os.listdir(tmp_path / "small")
@@ -451,8 +450,8 @@ async def test_a_tree_that_changes_is_packed_all_the_same(sandbox: Sandbox, tmp_
     """Files that grow, shrink, come and go: each is as it was at some time, or reported, and nothing else breaks."""
     churn = (
         "mkdir /tmp/t; cd /tmp/t; for i in 1 2 3 4 5 6; do head -c 300000 /dev/zero > f$i; done; touch /tmp/ready;"
-        " while :; do : > f1; head -c 900000 /dev/zero > f1; rm -rf d; mkdir d; mv f2 d/f2; touch d/{1..50}; mv d/f2 f2;"
-        " ln -sf / d; rm -f d; done"
+        " while :; do : > f1; head -c 900000 /dev/zero > f1; rm -rf d; mkdir d; mv f2 d/f2; touch d/{1..50};"
+        " mv d/f2 f2; ln -sf / d; rm -f d; done"
     )
     async with sandbox.open_session() as session, trio.open_nursery() as nursery:
         nursery.start_soon(session.run, churn)
@@ -566,6 +565,8 @@ async def test_64_mebibytes_arrive_whole(sandbox: Sandbox, tmp_path: Path) -> No
         size=st.integers(0, 1 << 40),
         mtime=st.integers(0, (1 << 33) - 1),
         target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=300),
+        inode=st.just(""),
+        error=st.just(0),
     )
 )
 def test_an_entry_survives_the_stream(entry: Entry) -> None:
@@ -596,7 +597,7 @@ def test_junk_is_no_stream(at: int, value: int, junk: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/.", "./a", "a/", "a\0b", "x/" * 300 + "x"]
+    "path", ["/", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/.", "./a", "a/", "a\0b", "x/" * 300 + "x"]
 )
 def test_a_path_that_leads_out_is_refused(path: str) -> None:
     """Row 14: whatever the other side says, no entry has such a path."""
@@ -635,6 +636,3 @@ def _forged(path: bytes) -> bytes:
 def test_links_that_lead_out_are_told_apart(path: str, target: str, out: bool) -> None:
     """ ".." counts at the beginning only: behind a name it could go up from wherever another link leads."""
     assert out is leads_out(path, target)
-
-
-_Forge = Callable[[bytes], bytes]

@@ -31,6 +31,7 @@ missing_packages() {
     has_library libseccomp.so.2 || echo libseccomp2
     if [[ $extra == dev ]]; then
         is_static_busybox || echo busybox-static # the rootfs that the tests build
+        command -v mmdebstrap >/dev/null || echo mmdebstrap # another one
     fi
     if [[ $extra == dev || $extra == bench ]]; then
         command -v bwrap >/dev/null || echo bubblewrap # a peer of the benchmark

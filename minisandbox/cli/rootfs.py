@@ -1,4 +1,4 @@
-"""`minisandbox rootfs`: the root file systems that there are, and building one ahead of its first use."""
+"""`minisandbox rootfs`: the root file systems that there are, and building one ahead; images.py has the rest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from minisandbox.cli import images
 from minisandbox.cli.options import add_common_options, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import raising_signals
@@ -28,8 +29,8 @@ def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of argparse."""
     parser = commands.add_parser(
         "rootfs",
-        help="list and build root file systems",
-        description="List and build root file systems.",
+        help="list, build, import and remove root file systems",
+        description="List, build, import and remove root file systems.",
         epilog=EXAMPLES,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -39,6 +40,7 @@ def add_parser(commands: Any) -> None:
     build.add_argument("recipe", metavar="NAME", help="a name from the list, or the path of a recipe's .toml")
     build.add_argument("--rebuild", action="store_true", help="also when it is there already")
     build.set_defaults(serve=serve_build)
+    images.add_actions(actions)
     for action in (listing, build):
         add_common_options(action)
         action.add_argument("--json", action="store_true", help="print one JSON object")
@@ -95,7 +97,7 @@ def _progress(recipe: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def _row(name: str, rootfs: Rootfs | None, is_known: bool) -> dict[str, Any]:
-    description = load_recipe(name, KINDS).recipe.description if is_known else "from a recipe of your own"
+    description = load_recipe(name, KINDS).recipe.description if is_known else "imported, or from a recipe of your own"
     fields = {"name": name, "digest": None} if rootfs is None else _fields(rootfs)
     return {**fields, "built": rootfs is not None, "description": description}
 

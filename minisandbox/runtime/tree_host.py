@@ -122,6 +122,16 @@ def _entry(kind: Kind, path: str, found: os.stat_result) -> Entry:
     return Entry(kind, path, mode=stat.S_IMODE(found.st_mode), mtime=max(0, int(found.st_mtime)))
 
 
+def _write_sparsely(fd: int, chunk: bytes) -> None:
+    """Write a chunk, or leave a hole where it is all zeros: no file takes more room here than it did inside."""
+    if not chunk.lstrip(b"\0"):
+        os.lseek(fd, len(chunk), os.SEEK_CUR)
+        return
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 class HostTarget:
     """Makes a directory. `commit` gives it its name, `discard` removes all that was made.
 
@@ -163,9 +173,8 @@ class HostTarget:
         fd = os.open(name, _MAKE, 0o600, dir_fd=parent_fd)
         try:
             for chunk in chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(fd, view) :]
+                _write_sparsely(fd, chunk)
+            os.ftruncate(fd, entry.size)
             self._dress(fd, entry, entry.mode & 0o777)
             os.utime(fd, (entry.mtime, entry.mtime))
         finally:

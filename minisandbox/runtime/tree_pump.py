@@ -45,7 +45,7 @@ Progress = Callable[[int, int], object]
 class TreeBounds(msgspec.Struct, frozen=True, kw_only=True):
     """How much may come out of a sandbox at once."""
 
-    max_bytes: int = 16 << 30
+    max_bytes: int = 4 << 30
     max_entries: int = 2_000_000
 
 
@@ -117,21 +117,27 @@ class Tally:
         self.recent: deque[str] = deque(maxlen=_RECENT)
 
     def count(self, entry: Entry) -> None:
-        """Count an entry. Raises Cancelled when the transfer was."""
+        """Count an entry."""
         self.entries += 1
         self.recent.append(entry.path)
         if entry.kind in (Kind.FILE, Kind.LINK):
             self.files += 1
-            self.bytes += entry.size
+
+    def watched(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Pass on what goes over, count it, and tell how far it is now and then. Raises Cancelled when cancelled."""
+        for chunk in chunks:
+            self.bytes += len(chunk)
+            yield chunk
+            self.check()
         self.check()
 
     def check(self) -> None:
-        """Tell how far it is, if that is some time ago. Raises Cancelled when the transfer was."""
+        """Tell how far it is, if that is some time ago. Raises Cancelled when the transfer was cancelled."""
         if time.monotonic() - self._told > _PROGRESS_S:
             self.tell()
 
     def tell(self) -> None:
-        """Tell how far it is."""
+        """Tell how far it is. Raises Cancelled when the transfer was cancelled."""
         trio.from_thread.check_cancelled()
         self._told = time.monotonic()
         if self._progress is not None:
@@ -154,12 +160,13 @@ def send(source: Source, pipe_fd: int, tally: Tally) -> None:
     for entry, chunks in source.entries():
         tally.count(entry)
         buffer += encode_entry(entry)
-        for chunk in chunks:
+        for chunk in tally.watched(chunks):
             buffer += chunk
             if len(buffer) >= _BUFFER_BYTES:
                 _write_all(pipe_fd, buffer)
-                tally.check()
         buffer += padding(entry.size)
+        if len(buffer) >= _BUFFER_BYTES:
+            _write_all(pipe_fd, buffer)
     buffer += END
     _write_all(pipe_fd, buffer)
     tally.tell()
@@ -182,10 +189,10 @@ def receive(pipe_fd: int, target: Target, tally: Tally, bounds: TreeBounds, inne
     first_names: dict[str, str] = {}
     for entry in read_entries(pipe.read):
         tally.count(entry)
-        if tally.entries > bounds.max_entries or tally.bytes > bounds.max_bytes:
+        if tally.entries > bounds.max_entries or tally.bytes + entry.size > bounds.max_bytes:
             advice = f"it is larger than its bounds, {bounds.max_bytes} bytes and {bounds.max_entries} entries"
             raise FileTransferError("get the tree", inner_path, errno.EFBIG, advice)
-        content = pipe.content(entry.size)
+        content = tally.watched(pipe.content(entry.size))
         try:
             _make(entry, content, target, first_names, tally)
         except OSError as error:

@@ -23,7 +23,9 @@ declare -rA ABOUT=(
 
 # What a lane needs from the cache. A new number makes an older build of the same thing useless: raise it when setup would
 # build something else. Kernels: uml-* boot in user-mode Linux, qemu-* in QEMU.
-declare -rA KERNEL=([v2]=uml-forky-1 [v2-user]=uml-forky-1 [uml61]=uml-bookworm-1 [qemu]=qemu-trixie-1 [qemu61]=qemu-bookworm-1)
+declare -rA KERNEL=(
+    [v2]=uml-forky-2 [v2-user]=uml-forky-2 [uml61]=uml-bookworm-2 [qemu]=qemu-trixie-2 [qemu61]=qemu-bookworm-2
+)
 readonly DEBIAN_ROOT=root-bookworm-1
 
 # Prints why this host cannot have a lane now, or nothing.

@@ -38,7 +38,7 @@ build_qemu() {
     unpack_kernel "$suite" "$tree"
     modules=$(find "$tree" -path '*/lib/modules/*' -prune)
     build_initramfs "$modules" "$directory/initramfs" \
-        virtio_pci virtio_blk virtio_console virtio_rng 9pnet_virtio 9p ext4 overlay crc32c_generic crc32c_intel
+        virtio_pci virtio_blk virtio_console virtio_rng 9pnet_virtio 9p ext4 overlay dummy crc32c_generic crc32c_intel
     python3 "$here/extract_vmlinux.py" "$tree/boot/vmlinuz-$(basename "$modules")" "$directory/vmlinux"
     rm -r "$tree"
 }

@@ -46,6 +46,6 @@ build_uml() {
         [[ -e $tree/$each ]] || ln -s "usr/$each" "$tree/$each"
     done
     mkdir -p "$tree"/{host,dev,proc,tmp}
-    build_initramfs "$(echo "$tree"/usr/lib/uml/modules/*)" "$directory/initramfs" overlay
+    build_initramfs "$(echo "$tree"/usr/lib/uml/modules/*)" "$directory/initramfs" overlay dummy
     rm -r "$tree"/usr/lib/uml "$tree"/usr/share
 }
