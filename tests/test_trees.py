@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -29,7 +30,10 @@ from minisandbox import (
     UsageError,
     open_supervisor,
 )
-from minisandbox.runtime.tree_stream import Entry, Kind, encode_entry, leads_out, padding, read_entries
+from minisandbox.kernel.protocol import Stage
+from minisandbox.runtime.command import common_request
+from minisandbox.runtime.supervision import supervise
+from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, leads_out, padding, read_entries
 
 NAMES = st.one_of(
     st.sampled_from(["a", "b", "...", "-", "x" * 255, "☕", "a\nb", os.fsdecode(b"\xff\xfe"), " ", "*", "'\"\\"]),
@@ -487,9 +491,11 @@ class _Endless:
 
     def __init__(self) -> None:
         self._one = archive((member("f"), b"x")).getvalue()[:1024]
+        self._at = 0
 
     def read(self, size: int, /) -> bytes:
-        return self._one * (size // 1024) if size >= 1024 else self._one[:size]
+        begin, self._at = self._at, (self._at + size) % 1024
+        return (self._one * (size // 1024 + 2))[begin : begin + size]
 
 
 async def test_progress_is_told_and_its_error_ends_the_transfer(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -549,6 +555,76 @@ async def test_64_mebibytes_arrive_whole(sandbox: Sandbox, tmp_path: Path) -> No
     await sandbox.get_tree("/tmp/t", tmp_path / "back")
 
     assert data == (tmp_path / "back/f").read_bytes()
+
+
+# ---- the reader inside
+
+
+def _header(kind: bytes, path: str, size: int = 0, target: str = "") -> bytes:
+    return _forged_header(encode_entry(Entry(Kind.FILE, path, size=size, target=target)), kind)
+
+
+def _forged_header(header: bytes, kind: bytes) -> bytes:
+    changed = bytearray(header)
+    changed[156:157] = kind
+    changed[148:156] = b" " * 8
+    changed[148:156] = b"%06o\0 " % sum(changed)
+    return bytes(changed)
+
+
+def _records(data: bytes) -> bytes:
+    return _header(b"x", "p", len(data)) + data + padding(len(data)) + encode_entry(Entry(Kind.FILE, "f")) + END
+
+
+@pytest.mark.parametrize(
+    ("data", "stage"),
+    [
+        (b"", Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "f"))[:300], Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "f", size=1000)) + b"x" * 999, Stage.TREE_STREAM),
+        (b"x" * 512, Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "f"))[:-1] + b"x" + END, Stage.TREE_STREAM),
+        (_header(b"3", "f") + END, Stage.TREE_STREAM),
+        (_header(b"x", "f", 20000) + bytes(21000), Stage.TREE_STREAM),
+        (_header(b"x", "f", 1 << 40) + bytes(21000), Stage.TREE_STREAM),
+        (_records(b"junk"), Stage.TREE_STREAM),
+        (_records(b"0 path=x\n"), Stage.TREE_STREAM),
+        (_records(b"9 path=x\n9"), Stage.TREE_STREAM),
+        (_records(b"99999 path=x\n"), Stage.TREE_STREAM),
+        (_records(b"10 path=x\0\n"), Stage.TREE_STREAM),
+        (_records(b"11 size=9x\n"), Stage.TREE_STREAM),
+        (_records(b"28 size=9999999999999999999\n"), Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "")) + END, Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "..")) + END, Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "d/")) + END, Stage.TREE_STREAM),
+        (encode_entry(Entry(Kind.FILE, "../escaped")) + END, Stage.FILE_WRITE),
+        (encode_entry(Entry(Kind.FILE, "/escaped")) + END, Stage.FILE_WRITE),
+        (encode_entry(Entry(Kind.FILE, "/tmp/escaped")) + END, Stage.FILE_WRITE),
+        (encode_entry(Entry(Kind.SYMLINK, "l", target="/tmp")) + encode_entry(Entry(Kind.FILE, "l/escaped")) + END,
+         Stage.FILE_WRITE),
+        (encode_entry(Entry(Kind.LINK, "escaped", target="../passwd")) + END, Stage.FILE_WRITE),
+        (encode_entry(Entry(Kind.LINK, "l", target="nosuch")) + END, Stage.FILE_WRITE),
+    ],
+)  # fmt: skip
+async def test_the_reader_inside_trusts_no_stream(sandbox: Sandbox, data: bytes, stage: Stage) -> None:
+    """Row 14: cut, forged or out of bounds: it fails with its stage, crashes never, and makes nothing outside."""
+    await sandbox.run("cp /etc/passwd /tmp/passwd")
+    command = sandbox.new_command(Limits())
+    read_fd, write_fd = os.pipe()
+    request = common_request("unpack", command, [read_fd]).option("path", "/tmp/t").option("capabilities", 14)
+    await sandbox.start_command(command, request)
+    os.close(read_fd)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(write_fd, data)
+    os.close(write_fd)
+    await supervise(command, Limits())
+    sandbox.finish(command)
+
+    assert command.outcome.failure is not None
+    assert stage == command.outcome.failure.stage
+    assert os.WIFEXITED(command.outcome.wait_status or 0)
+    assert {"t", "passwd"} == {name for name in await listed(sandbox, "/tmp") if not name.startswith("t/")}
+    assert not [name for name in await listed(sandbox, "/tmp/t") if "escaped" in name]
 
 
 # ---- the stream

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 import trio
 
-from minisandbox.errors import FileTransferError, ProtocolError
+from minisandbox.errors import FileTransferError
 from minisandbox.runtime.tree_host import Omission
 from minisandbox.runtime.tree_stream import (
     BLOCK,
@@ -215,9 +215,10 @@ def _make(entry: Entry, content: Iterator[bytes], target: Target, first_names: d
         else:
             target.symlink(entry)
     elif entry.kind is Kind.LINK:
-        if entry.inode not in first_names:
-            raise ProtocolError("the stream of a tree has another name of a file that is not in it")
-        target.link(entry, first_names[entry.inode])
+        if entry.inode in first_names:
+            target.link(entry, first_names[entry.inode])
+        else:
+            tally.omitted.append((entry.path, "is another name of a file that is not there"))
     else:
         target.file(entry, content)
         if entry.inode:
