@@ -376,7 +376,7 @@ async def test_the_wall_time_limit_holds_for_each_command(sandbox: Sandbox) -> N
         "f() { touch /tmp/runs; sleep 30; }; f; while ((1)); do ((1)); done; touch /tmp/after",
         "f() { touch /tmp/runs; sleep 30; }; while [[ 1 ]]; do case x in x) f; ((1)) ;; esac; done; touch /tmp/after",
         "source <(echo 'touch /tmp/runs; sleep 30; touch /tmp/after'); touch /tmp/after",
-        "touch /tmp/runs; (sleep 30; touch /tmp/after); touch /tmp/after",
+        "(touch /tmp/runs; sleep 30; touch /tmp/after); touch /tmp/after",
     ],
 )
 async def test_interrupt_is_like_ctrl_c(sandbox: Sandbox, session: Session, command: str) -> None:

@@ -177,7 +177,7 @@ async def test_unreadable_directories_can_be_got_and_deleted(sandbox: Sandbox, t
 
 
 async def test_special_files_are_skipped_and_reported(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Reports 56: neither a FIFO blocks nor a device is read, in either direction."""
+    """Tool report 56: neither a FIFO blocks nor a device is read, in either direction."""
     there = tmp_path / "there"
     make(there, {"f": (b"x", 0o644, 0)})
     os.mkfifo(there / "fifo")
