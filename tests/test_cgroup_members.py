@@ -30,7 +30,9 @@ def test_members_are_all_processes_of_the_leaf(slot: SlotCgroup, start: Start) -
     run = slot.open_run(os.geteuid())
     start(run, *PARENT, until=b"up\n")
 
-    assert ["sh", "sleep", "sleep"] == sorted(map(name_of, run.members()))
+    names = list(map(name_of, run.members()))
+    assert 3 == len(names)
+    assert {"sh", "sleep"} >= set(names)  # one that was forked a moment ago may still have the name of its parent
 
 
 def test_some_members_are_killed_and_the_others_live(slot: SlotCgroup, start: Start) -> None:

@@ -113,7 +113,8 @@ async def test_what_is_not_asked_for_any_more_is_closed(state_dir: Path, monkeyp
         with observer.watched(observer.inits()) as pidfds:
             await observer.wait_ended(pidfds)
 
-        assert ([], 0) == (observer.inits(), supervisor.parking.parked)
+        assert len(pidfds) >= 4
+        assert 0 == supervisor.parking.parked
 
 
 async def test_closing_the_supervisor_closes_what_is_parked(state_dir: Path) -> None:

@@ -213,20 +213,21 @@ static void make_entry(struct unpack *unpack, const struct tree_header *header)
 	switch ((enum tree_type)header->type) {
 	case TREE_DIRECTORY:
 		make_directory(unpack, parent, name, mode);
-		break;
+		return;
 	case TREE_FILE:
 		make_file(unpack, parent, name, mode, (time_t)get_octal(unpack, header->mtime, sizeof header->mtime));
-		break;
+		return;
 	case TREE_LINK:
 		make_link(unpack, parent, name);
-		break;
+		return;
 	case TREE_SYMLINK:
 		make_symlink(unpack, parent, name);
-		break;
+		return;
 	case TREE_PAX:
 	case TREE_OMITTED:
-		malformed(unpack);
+		break;
 	}
+	malformed(unpack); /* also what is none of these */
 }
 
 /* Take one header and what belongs to it. Returns false at the end of the stream. */
