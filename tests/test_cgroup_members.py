@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
+import sys
 
 import pytest
 
@@ -16,33 +16,43 @@ __all__ = ["layout", "slot", "spawn_program", "start", "tree"]  # fixtures, whic
 
 pytestmark = pytest.mark.requires_root
 
-PARENT = ("sh", "-c", "sleep 100 & sleep 100 & echo up; wait; echo alone; read x </dev/zero")
+PARENT_PROGRAM = """
+import os, subprocess
+children = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
+print("up", os.getpid(), *(child.pid for child in children), sep="\\n", flush=True)
+for child in children:
+    child.wait()
+print("alone", flush=True)
+subprocess.run(["sleep", "100"])
+"""
+PARENT = (sys.executable, "-c", PARENT_PROGRAM)
 FORKER = ("sh", "-c", "echo up; while :; do /bin/true || echo refused; done 2>&1")
 
 
-def name_of(pid: int) -> str:
-    """Return the name of a process."""
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+def numbers(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the numbers of the parent and its two children, as they say."""
+    assert process.stdout is not None
+    return [int(process.stdout.readline()) for _ in range(3)]
 
 
 def test_members_are_all_processes_of_the_leaf(slot: SlotCgroup, start: Start) -> None:
     """They have the numbers by which we can signal them, and nobody else is among them."""
     run = slot.open_run(os.geteuid())
-    start(run, *PARENT, until=b"up\n")
+    process = start(run, *PARENT, until=b"up\n")
 
-    names = list(map(name_of, run.members()))
-    assert 3 == len(names)
-    assert {"sh", "sleep"} >= set(names)  # one that was forked a moment ago may still have the name of its parent
+    assert set(numbers(process)) == run.members()
 
 
 def test_some_members_are_killed_and_the_others_live(slot: SlotCgroup, start: Start) -> None:
     """Whoever is not named goes on, and sees the others end."""
     run = slot.open_run(os.geteuid())
     process = start(run, *PARENT, until=b"up\n")
-    run.kill_members([pid for pid in run.members() if name_of(pid) == "sleep"])
+    parent, *children = numbers(process)
+    run.kill_members(children)
     assert process.stdout is not None
 
     assert b"alone\n" == process.stdout.readline()
+    assert parent in run.members()
 
 
 def test_a_number_of_a_process_elsewhere_is_never_hit(slot: SlotCgroup, start: Start) -> None:

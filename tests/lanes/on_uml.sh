@@ -47,5 +47,5 @@ build_uml() {
     done
     mkdir -p "$tree"/{host,dev,proc,tmp}
     build_initramfs "$(echo "$tree"/usr/lib/uml/modules/*)" "$directory/initramfs" overlay dummy
-    rm -r "$tree"/usr/lib/uml "$tree"/usr/share
+    rm -r "$tree/usr/lib/uml" "$tree/usr/share"
 }
