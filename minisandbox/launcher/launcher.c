@@ -34,7 +34,11 @@
 enum {
 	SOCKET_FD = 3,
 	LOCK_FD = 4, /* the instance's lock, shared with the supervisor: held until both are gone; may be absent */
+	PIDS_MAX = 1 << 22, /* PID_MAX_LIMIT of the kernel */
 };
+
+/* The slot of each init, so that reaping one does not look at all slots. Only pages that are used cost memory. */
+static uint32_t slot_of_pid[PIDS_MAX];
 
 struct launcher {
 	struct host host;
@@ -124,6 +128,9 @@ static void serve_start(struct launcher *launcher, const struct request *req)
 		if (pid > 0) {
 			slot->pid = pid;
 			slot->id = (uint32_t)req->id;
+			slot_of_pid[pid] = (uint32_t)req->slot;
+			if (!req->host_network)
+				close_fd(&slot->net_ns_fd); /* init has it now; see slot_borrow_network */
 		}
 	}
 }
@@ -133,18 +140,23 @@ static void serve_start(struct launcher *launcher, const struct request *req)
 static void serve_end(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
-	if (slot->pid && slot->id == req->id)
+	if (slot->pid && slot->id == req->id) {
+		slot_borrow_network(&launcher->host, slot);
 		(void)kill(slot->pid, SIGKILL);
-	else
+	} else {
 		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->id });
+	}
 }
 
 /* A listening socket in the network of a sandbox that runs, for the supervisor to serve. Failures carry the stage LISTEN
  * and the id of the sandbox. */
 static void serve_listen(struct launcher *launcher, const struct request *req)
 {
-	const struct slot *slot = &launcher->slots[req->slot];
-	bool runs = slot->pid && slot->id == req->id && slot->net_ns_fd >= 0;
+	struct slot *slot = &launcher->slots[req->slot];
+	bool runs = slot->pid && slot->id == req->id;
+	if (runs)
+		slot_borrow_network(&launcher->host, slot);
+	runs = runs && slot->net_ns_fd >= 0;
 	cleanup_fd int fd = runs ? slot_listen(&launcher->host, slot, (uint16_t)req->port) : -ESRCH;
 	if (fd < 0)
 		report_failure((uint32_t)req->id, STAGE_LISTEN, -1, -fd);
@@ -204,16 +216,14 @@ static void reap(struct launcher *launcher)
 {
 	int status;
 	pid_t pid;
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-		for (size_t i = 0; i < launcher->slot_count; i++) {
-			struct slot *slot = &launcher->slots[i];
-			if (slot->pid != pid)
-				continue;
-			slot->pid = 0;
-			slot->used = true;
-			report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
-			break;
-		}
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		struct slot *slot = &launcher->slots[slot_of_pid[pid]];
+		if (slot->pid != pid)
+			continue;
+		slot->pid = 0;
+		slot->used = true;
+		report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
+	}
 }
 
 /* Ignored signals would stay ignored inside. By system call, since posix_spawn(3) leaves the two signals that the C

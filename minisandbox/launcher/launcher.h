@@ -127,7 +127,8 @@ int target_open(int root_fd, const char *path, bool file, bool make);
 /* ---- slot.c */
 struct slot {
 	int user_ns_fd;
-	int net_ns_fd;
+	int net_ns_fd; /* -1 while a sandbox runs in it, mostly */
+	ino_t net_ns_inode;
 	uint32_t uid_base;
 	pid_t pid;   /* init of the sandbox in it, 0 if free */
 	uint32_t id; /* of that sandbox */
@@ -135,6 +136,7 @@ struct slot {
 	bool tainted; /* its user namespace is to be made anew */
 };
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
+void slot_borrow_network(const struct host *host, struct slot *slot);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);
 int slot_listen(const struct host *host, const struct slot *slot, uint16_t port);
 

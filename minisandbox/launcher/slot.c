@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,9 +69,11 @@ static int keep_namespaces(const struct host *host, struct slot *slot, pid_t pid
                            enum stage *ret_stage)
 {
 	*ret_stage = STAGE_SLOT_NETNS;
+	struct stat st;
 	slot->net_ns_fd = open_namespace(host->proc_fd, pid, "net");
-	if (slot->net_ns_fd < 0)
+	if (slot->net_ns_fd < 0 || fstat(slot->net_ns_fd, &st) < 0)
 		return errno;
+	slot->net_ns_inode = st.st_ino;
 	if (!with_user_ns)
 		return 0;
 	*ret_stage = STAGE_SLOT_IDMAP;
@@ -116,6 +119,19 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 		(void)waitpid(pid, NULL, 0);
 	}
 	return error;
+}
+
+/* A sandbox that runs keeps its network namespace alive itself, so the descriptor is closed meanwhile: with ten thousand of
+ * them there would be too many. Whoever needs it again takes it from init, and gets -1 when init is gone or has not
+ * joined yet: then it is another namespace, and must not be taken for the slot's. */
+void slot_borrow_network(const struct host *host, struct slot *slot)
+{
+	struct stat st;
+	if (slot->net_ns_fd >= 0)
+		return;
+	slot->net_ns_fd = open_namespace(host->proc_fd, slot->pid, "net");
+	if (slot->net_ns_fd >= 0 && (fstat(slot->net_ns_fd, &st) < 0 || st.st_ino != slot->net_ns_inode))
+		close_fd(&slot->net_ns_fd);
 }
 
 /* Whether `lo` never carried a packet: its line in net/dev is all zeros (proc_pid_net(5)). Then no connection can linger
