@@ -24,9 +24,6 @@ from minisandbox.kernel.reactor import Reactor
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
 
-_PATIENCE_S = 0.05
-"""How long the init of a sandbox may take to see that its control socket is closed, and to end by itself."""
-
 _SOCKET_FD = 3
 _LOCK_FD = 4
 
@@ -177,18 +174,16 @@ class Launcher:
         return self._opened.pop(sandbox)
 
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
-        """Wait until all processes of a sandbox are dead whose control socket was closed, and kill it if need be.
+        """Kill a sandbox and wait until all its processes are dead.
 
+        It does not end by itself: the launcher keeps its network namespace for the next one before it kills.
         Raises DeadlineError when that takes longer, and returns at once when the launcher is gone: so are they then.
         """
         gone = self.expect(RecordKind.GONE, sandbox)
         with contextlib.suppress(BrokenError, StartError):
-            with trio.move_on_after(_PATIENCE_S):
+            await self.send(Request("end").option("slot", slot).option("id", sandbox))
+            with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
                 await gone.wait()
-            if not gone.is_set():
-                await self.send(Request("end").option("slot", slot).option("id", sandbox))
-                with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
-                    await gone.wait()
             self.answer(RecordKind.GONE, sandbox)
 
     async def aclose(self) -> None:

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ enum {
 	SOCKET_FD = 3,
 	LOCK_FD = 4, /* the instance's lock, shared with the supervisor: held until both are gone; may be absent */
 	PIDS_MAX = 1 << 22, /* PID_MAX_LIMIT of the kernel */
+	LOST_SIGNAL_MS = 500,
 };
 
 /* The slot of each init, so that reaping one does not look at all slots. Only pages that are used cost memory. */
@@ -45,12 +47,9 @@ struct launcher {
 	struct slot *slots;
 	size_t slot_count;
 	struct message message;
+	int ended_fd;  /* signalfd(2): tells which inits ended */
+	size_t ending; /* inits that were killed and not reaped yet */
 };
-
-static void on_child(int signal)
-{
-	(void)signal; /* only to interrupt ppoll(2) */
-}
 
 static void report(struct record record)
 {
@@ -141,6 +140,8 @@ static void serve_end(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
 	if (slot->pid && slot->id == req->id) {
+		launcher->ending += !slot->ending;
+		slot->ending = true;
 		slot_borrow_network(&launcher->host, slot);
 		(void)kill(slot->pid, SIGKILL);
 	} else {
@@ -212,18 +213,33 @@ static void serve_request(struct launcher *launcher)
 	message_release(&launcher->message);
 }
 
-static void reap(struct launcher *launcher)
+static void take_ended(struct launcher *launcher, pid_t pid, int status)
 {
+	struct slot *slot = &launcher->slots[slot_of_pid[pid]];
+	if (slot->pid != pid)
+		return;
+	if (slot->ending)
+		launcher->ending--;
+	slot->pid = 0;
+	slot->ending = false;
+	slot->used = true;
+	report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
+}
+
+/* Each init ends with a real-time signal, which is queued with its pid: a waitpid(2) for any child looks at all of them.
+ * A full queue loses signals (RLIMIT_SIGPENDING), so whoever waits for long in vain looks at all nevertheless. */
+static void reap(struct launcher *launcher, bool look_at_all)
+{
+	struct signalfd_siginfo ended[16];
+	ssize_t length;
 	int status;
 	pid_t pid;
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		struct slot *slot = &launcher->slots[slot_of_pid[pid]];
-		if (slot->pid != pid)
-			continue;
-		slot->pid = 0;
-		slot->used = true;
-		report((struct record){ .kind = RECORD_GONE, .id = slot->id, .value = status });
-	}
+	while ((length = read(launcher->ended_fd, ended, sizeof ended)) > 0)
+		for (size_t i = 0; i < (size_t)length / sizeof *ended; i++)
+			if ((pid = waitpid((pid_t)ended[i].ssi_pid, &status, WNOHANG | __WALL)) > 0)
+				take_ended(launcher, pid, status);
+	while (look_at_all && (pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
+		take_ended(launcher, pid, status);
 }
 
 /* Ignored signals would stay ignored inside. By system call, since posix_spawn(3) leaves the two signals that the C
@@ -244,14 +260,11 @@ static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 {
 	static struct launcher launcher; /* zeroed; its size is that of one message */
 	struct reporter to = { .socket = SOCKET_FD };
-	struct sigaction action = { .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP };
-	sigset_t blocked, waiting;
-	(void)sigemptyset(&waiting);
-	(void)sigemptyset(&blocked);
-	(void)sigaddset(&blocked, SIGCHLD);
+	sigset_t blocked;
 	reset_signals();
+	(void)sigemptyset(&blocked);
+	(void)sigaddset(&blocked, SIGNAL_ENDED);
 	(void)sigprocmask(SIG_SETMASK, &blocked, NULL);
-	(void)sigaction(SIGCHLD, &action, NULL);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "minisandbox-l");
 	launcher.host.title = title;
@@ -265,11 +278,15 @@ static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 	if (sys_close_range(LOCK_FD + 1, ~0u, 0) < 0)
 		fail(&to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 	host_open(&launcher.host, &to);
+	launcher.ended_fd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (launcher.ended_fd < 0)
+		fail(&to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 	for (;;) {
-		struct pollfd socket = { .fd = SOCKET_FD, .events = POLLIN };
-		(void)ppoll(&socket, 1, NULL, &waiting);
-		reap(&launcher);
-		if (socket.revents)
+		struct pollfd polled[] = { { .fd = SOCKET_FD, .events = POLLIN },
+			                   { .fd = launcher.ended_fd, .events = POLLIN } };
+		int ready = poll(polled, 2, launcher.ending ? LOST_SIGNAL_MS : -1);
+		reap(&launcher, ready == 0);
+		if (ready > 0 && polled[0].revents)
 			serve_request(&launcher);
 	}
 }

@@ -125,6 +125,7 @@ int mount_create(int context_fd, const char *const options[][2], uint64_t attrib
 int target_open(int root_fd, const char *path, bool file, bool make);
 
 /* ---- slot.c */
+#define SIGNAL_ENDED SIGRTMIN /* what the end of an init sends to the launcher; is queued, unlike SIGCHLD */
 struct slot {
 	int user_ns_fd;
 	int net_ns_fd; /* -1 while a sandbox runs in it, mostly */
@@ -132,6 +133,7 @@ struct slot {
 	uint32_t uid_base;
 	pid_t pid;   /* init of the sandbox in it, 0 if free */
 	uint32_t id; /* of that sandbox */
+	bool ending; /* it was killed and is not reaped yet */
 	bool used;   /* by a sandbox that is gone: its network is to be looked at */
 	bool tainted; /* its user namespace is to be made anew */
 };

@@ -168,7 +168,7 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
 	int error = gather_trees(host, slot, req, &trees, &stage, &item);
 	if (!error) {
 		struct clone_args args = { .flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
-			                   .exit_signal = SIGCHLD };
+			                   .exit_signal = (uint64_t)SIGNAL_ENDED };
 		stage = STAGE_CLONE;
 		item = -1;
 		pid = sys_clone3(&args);

@@ -220,7 +220,7 @@ class Supervisor:
         """
         if self._sandboxes.pop(sandbox.number, None) is None:
             return
-        sandbox.disconnect()
+        sandbox.break_(ClosedError("the sandbox was closed"))
         with trio.CancelScope(shield=True):
             await sandbox.network.aclose()
             try:
@@ -228,6 +228,8 @@ class Supervisor:
             except DeadlineError:
                 self._slots.quarantine(sandbox.slot)
                 raise
+            finally:
+                sandbox.disconnect()
             self._slots.release(sandbox.slot, sandbox.take_leaves())
 
     def _check_open(self) -> None:
