@@ -24,11 +24,20 @@ from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
-from minisandbox.kernel.cgroup_slot import SlotCgroup
+from minisandbox.kernel.cgroup_slot import KeptMemory, SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.kernel.cgroup_v2 import ADVICE, HierarchyV2, enable_below, leave_supervisor_leaf
 
-__all__ = ["CgroupKind", "CgroupLayout", "CgroupTree", "Charge", "RunCgroup", "SlotCgroup", "detect_layout"]
+__all__ = [
+    "CgroupKind",
+    "CgroupLayout",
+    "CgroupTree",
+    "Charge",
+    "KeptMemory",
+    "RunCgroup",
+    "SlotCgroup",
+    "detect_layout",
+]
 
 INSTANCE = re.compile(r"[0-9a-f]{8,16}")
 TREE = re.compile(r"minisandbox-([0-9a-f]{8,16})")
@@ -95,9 +104,12 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
-    def open_slot(self, number: int) -> SlotCgroup:
-        """Make the groups of a slot. Raises CgroupError when they are there already."""
-        return SlotCgroup(self._trees, number)
+    def open_slot(self, number: int, generation: int = 0) -> SlotCgroup:
+        """Make the groups of a slot, in a later generation when it gave its memory group away.
+
+        Raises CgroupError when they are there already.
+        """
+        return SlotCgroup(self._trees, f"s{number}.{generation}" if generation else f"s{number}")
 
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:
         """Kill everything in the tree and remove it; return the directories that stay, none when all went well.

@@ -26,8 +26,8 @@ T = TypeVar("T")
 class SlotCgroup:
     """The groups of one slot. Made by `CgroupTree.open_slot`; `remove` ends it."""
 
-    def __init__(self, trees: Hierarchies, number: int) -> None:
-        self.name = f"s{number}"
+    def __init__(self, trees: Hierarchies, name: str) -> None:
+        self.name = name
         self._trees = trees
         # Made when it is needed: without a limit, a group of the v1 cpu hierarchy says nothing.
         self._cpu_alone = next((tree for tree in trees.v1 if tree.controllers == {"cpu"}), None)
@@ -158,6 +158,25 @@ class SlotCgroup:
             # Without cgroup.kill, pids.max was set to 0 meanwhile.
             self._limit_processes(self._processes)
 
+    def give_memory(self) -> KeptMemory | None:
+        """End as a slot, and return the memory group with what stays charged to it; None when none is accounted.
+
+        No process may be in it, and no leaf of a command.
+        """
+        self._remove_spares()
+        self.end_memory_peak()
+        memory, tree = self._memory, self._trees.memory
+        if memory is None or tree is None:
+            self.remove()
+            return None
+        self._groups = [each for each in self._groups if each is not tree and not each.remove(self.name)]
+        memory.set_limit(None)
+        return KeptMemory(tree, self.name, memory)
+
+    def processes(self) -> set[int]:
+        """Return the process ids in the slot."""
+        return self._trees.members.pids(self.name)
+
     def remove(self) -> bool:
         """Remove the groups and return True, or False while a process or the leaf of a command is in them."""
         self._remove_spares()
@@ -212,6 +231,23 @@ class SlotCgroup:
         if tree not in self._groups:
             self._make_group(tree)
         tree.set_bandwidth(self.name, cpus)
+
+
+class KeptMemory:
+    """The memory group of a slot that goes on, without any process, as the account of files that it wrote."""
+
+    __slots__ = ("_memory", "_name", "_tree")
+
+    def __init__(self, tree: Hierarchy, name: str, memory: Memory) -> None:
+        self._tree, self._name, self._memory = tree, name, memory
+
+    def held_bytes(self) -> int:
+        """Return the bytes of files in memory that are charged to it, late by up to `stat_lag_bytes`."""
+        return self._memory.charge().shmem_bytes
+
+    def remove(self) -> bool:
+        """Remove the group; the kernel keeps what is left of it until its files are gone."""
+        return self._tree.remove(self._name)
 
 
 def _needed(found: T | None, controller: str, limit: str) -> T:

@@ -7,6 +7,7 @@ nothing about what a sandbox may do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
+from minisandbox.errors import BrokenError, BusyError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
@@ -173,6 +174,22 @@ class Launcher:
             raise StartError("cannot listen in the network of a sandbox", stage_name(record.stage), record.error)
         return self._opened.pop(sandbox)
 
+    async def seal(self, sandbox: int, disk_fd: int) -> None:
+        """Make the disk of a sandbox read-only for good (`disk_fd` is borrowed).
+
+        Raises BusyError when something there is open for writing.
+        """
+        sealed = self.expect(RecordKind.SEALED, sandbox)
+        request = Request("seal").option("id", sandbox).descriptor("disk", disk_fd)
+        with trio.CancelScope(shield=True), _deadline(f"the disk of sandbox {sandbox} to be sealed"):
+            await self.send(request)
+            await sealed.wait()
+        record = self.answer(RecordKind.SEALED, sandbox)
+        if record.error == errno.EBUSY:
+            raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
+        if record.kind == RecordKind.FAILED:
+            raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
+
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
         """Kill a sandbox and wait until all its processes are dead.
 
@@ -200,11 +217,15 @@ class Launcher:
         os.close(self._pidfd)
 
 
+_REFUSED: dict[int, RecordKind] = {Stage.LISTEN: RecordKind.OPENED, Stage.SEAL_DISK: RecordKind.SEALED}
+"""What a failure at this stage answers; any other answers the making of a slot."""
+
+
 def _answered(record: Record) -> RecordKind:
     """Return what the record answers, as it is called when all went well."""
     if record.kind != RecordKind.FAILED:
         return RecordKind(record.kind)
-    return RecordKind.OPENED if record.stage == Stage.LISTEN else RecordKind.SLOT
+    return _REFUSED.get(record.stage, RecordKind.SLOT)
 
 
 @contextlib.contextmanager

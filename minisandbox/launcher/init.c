@@ -116,6 +116,16 @@ static void signal_command(struct init *init, const struct request *req)
 			(void)kill(req->signal_group ? -init->runs[i].pid : init->runs[i].pid, (int)req->signal);
 }
 
+/* Where the ids on the disk are not those seen inside, it could be read by no other sandbox. */
+static void hand_out_disk(const struct init *init)
+{
+	const struct sandbox *sandbox = init->sandbox;
+	if (!sandbox->sealable)
+		report_failure(init, 0, STAGE_SEAL_DISK, -1, EOPNOTSUPP);
+	else if (record_send(sandbox->control_fd, (struct record){ .kind = RECORD_OPENED }, sandbox->disk_fd) < 0)
+		_exit(0);
+}
+
 static void serve_request(struct init *init)
 {
 	struct request req;
@@ -132,6 +142,8 @@ static void serve_request(struct init *init)
 		start_command(init, &req);
 	else if (req.verb == VERB_SIGNAL)
 		signal_command(init, &req);
+	else if (req.verb == VERB_DISK)
+		hand_out_disk(init);
 	else
 		report_failure(init, (uint32_t)req.id, STAGE_REQUEST, 0, EINVAL);
 	message_release(&init->message);

@@ -166,6 +166,16 @@ static void serve_listen(struct launcher *launcher, const struct request *req)
 		exit(0);
 }
 
+/* Failures carry the stage SEAL_DISK and the id of the sandbox. EBUSY: something there is still open for writing. */
+static void serve_seal(const struct request *req)
+{
+	int error = disk_seal(req->disk.fd[0]);
+	if (error)
+		report_failure((uint32_t)req->id, STAGE_SEAL_DISK, -1, error);
+	else
+		report((struct record){ .kind = RECORD_SEALED, .id = (uint32_t)req->id });
+}
+
 static void dispatch(struct launcher *launcher, struct request *req)
 {
 	switch (req->verb) {
@@ -184,12 +194,16 @@ static void dispatch(struct launcher *launcher, struct request *req)
 	case VERB_LISTEN:
 		serve_listen(launcher, req);
 		return;
+	case VERB_SEAL:
+		serve_seal(req);
+		return;
 	case VERB_RUN:
 	case VERB_GET:
 	case VERB_PUT:
 	case VERB_PACK:
 	case VERB_UNPACK:
 	case VERB_SIGNAL:
+	case VERB_DISK:
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, 0, EINVAL);
 	}
 }

@@ -31,6 +31,8 @@ struct request {
 	uint64_t uid_base; /* first of SLOT_IDS host ids */
 	/* listen */
 	uint64_t port;
+	/* seal */
+	struct fd_list disk;
 	/* start */
 	struct fd_list control;
 	struct fd_list layers; /* top first */
@@ -153,8 +155,16 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
                     const struct reporter *to);
 
 /* ---- root.c: the mounts of a sandbox */
-int root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
-               const struct reporter *to);
+struct disk {
+	int fd; /* the tmpfs as it is, the ids on it those seen inside where it could be idmapped */
+	bool sealable;
+};
+struct disk root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
+                       const struct reporter *to);
+
+/* ---- disk.c: the writable file system of a sandbox, and its end as one */
+int disk_map(int disk_fd, int user_ns_fd);
+int disk_seal(int disk_fd);
 
 /* ---- init.c, command.c: inside */
 struct filter {
@@ -166,6 +176,7 @@ struct sandbox {
 	int control_fd;
 	int user_ns_fd;
 	int disk_fd; /* the writable tmpfs */
+	bool sealable; /* the ids on it are those seen inside */
 	uint32_t filter_count;
 	struct filter filter[FILTERS_MAX];
 	int64_t deadline_ns; /* 0: none */

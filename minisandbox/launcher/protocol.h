@@ -35,11 +35,13 @@ enum {
  *   FAILED   id: slot, sandbox or run; stage, error (errno), item (index of the mount, layer, limit concerned, or -1)
  *   EXIT     id: run; value: wait status as of waitpid(2); time_ns: when it was reaped
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
- *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it
+ *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it;
+ *            or id 0: the writable file system of the sandbox
+ *   SEALED   id: sandbox; nothing can be written to its disk any more
  *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
 #define RECORD_KINDS(X) \
-	X(HELLO) X(SLOT) X(STAGE) X(READY) X(FAILED) X(EXIT) X(DISK) X(OPENED) X(GONE)
+	X(HELLO) X(SLOT) X(STAGE) X(READY) X(FAILED) X(EXIT) X(DISK) X(OPENED) X(GONE) X(SEALED)
 
 #define STAGES(X)                                                                              \
 	X(NONE)                                                                                \
@@ -60,8 +62,8 @@ enum {
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
 	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE) X(TREE_STREAM)                                 \
-	/* launcher: a listening socket */                                                    \
-	X(LISTEN)
+	/* launcher: a listening socket, a disk that nobody writes to any more */              \
+	X(LISTEN) X(SEAL_DISK)
 
 /* verb, its word, who serves it */
 #define VERBS(X)                     \
@@ -70,12 +72,14 @@ enum {
 	X(START, "start")            \
 	X(END, "end")                \
 	X(LISTEN, "listen")          \
+	X(SEAL, "seal")              \
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \
 	X(PACK, "pack")              \
 	X(UNPACK, "unpack")          \
-	X(SIGNAL, "signal")
+	X(SIGNAL, "signal")          \
+	X(DISK, "disk")
 
 enum record_kind {
 #define X(name) RECORD_##name,

@@ -148,7 +148,9 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	stage_done(&to, STAGE_NETNS);
 	if (sethostname(req->hostname, strlen(req->hostname)) < 0)
 		fail(&to, STAGE_HOSTNAME, -1, errno);
-	sandbox.disk_fd = root_build(slot, req, trees, &to);
+	struct disk disk = root_build(slot, req, trees, &to);
+	sandbox.disk_fd = disk.fd;
+	sandbox.sealable = disk.sealable;
 	load_filters(req, &sandbox, &to);
 	become_warden(host, slot, &to);
 	keep_only(&sandbox, &to);

@@ -26,9 +26,10 @@ struct option {
 #define AT(field) offsetof(struct request, field)
 
 static const struct option OPTIONS[] = {
-	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN), AT(id), UINT32_MAX,
+	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(SEAL), AT(id), UINT32_MAX,
 	  "number of the command or sandbox, said in its reports" },
 	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN), AT(slot), 1u << 20, "number of the slot" },
+	{ "disk", KIND_FD, BIT(SEAL), AT(disk), 1, "a writable file system that shall be so no longer" },
 	{ "port", KIND_NUMBER, BIT(LISTEN), AT(port), UINT16_MAX, "TCP port of 127.0.0.1 in the sandbox's network" },
 	{ "inits", KIND_FDS, BIT(CONFIGURE), AT(inits), TASKS_MAX, "cgroup.procs or tasks file of the group of all inits" },
 	{ "uid-base", KIND_NUMBER, BIT(SLOT), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
@@ -218,7 +219,10 @@ static int check_complete(const struct request *req)
 	case VERB_CONFIGURE:
 	case VERB_END:
 	case VERB_SIGNAL:
+	case VERB_DISK:
 		return 0;
+	case VERB_SEAL:
+		return req->disk.count == 1 ? 0 : EINVAL;
 	case VERB_SLOT:
 		return req->uid_base ? 0 : EINVAL;
 	case VERB_LISTEN:

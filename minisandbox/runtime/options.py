@@ -10,6 +10,7 @@ from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.policy import Policy
 from minisandbox.runtime.resolve import env_words
+from minisandbox.runtime.snapshot import Layers
 from minisandbox.spec import MAX_SECONDS, Limits
 
 MIN_DISK_BYTES = 16 << 10
@@ -30,13 +31,15 @@ class Options:
     lifetime_s: float | None
     terminal: bool
     trace: bool
+    layers: Layers = ()
+    """What lies upon the root file system, top first; borrowed."""
     ahead: bool = False
     """Whether it is started ahead, for nobody yet."""
 
     @property
     def parkable(self) -> bool:
         """Whether it makes no difference when the sandbox was started."""
-        return self.lifetime_s is None and not self.trace
+        return self.lifetime_s is None and not self.trace and not self.layers
 
     @property
     def kind(self) -> Hashable:

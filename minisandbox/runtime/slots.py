@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
-from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
+from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
 from minisandbox.spec import Limits
@@ -32,6 +32,8 @@ class Slot:
     leaves: list[RunCgroup] = field(default_factory=list)
     """Of the commands of the last sandbox, still to be removed."""
     returned_at: float = 0.0
+    generation: int = 0
+    """How often its memory group was given away."""
 
     @property
     def warden_uid(self) -> int:
@@ -104,6 +106,14 @@ class SlotPool:
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
+
+    def give_memory(self, slot: Slot) -> KeptMemory | None:
+        """Return what stays charged to a slot in which nothing runs, and give the slot new groups."""
+        slot.generation += 1
+        fresh = self._cgroups.open_slot(slot.number, slot.generation)
+        kept = slot.cgroup.give_memory()
+        slot.cgroup = fresh
+        return kept
 
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, SandboxError, StartError, UsageError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
@@ -23,6 +23,7 @@ from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
+from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.network import SandboxNetwork
@@ -30,6 +31,7 @@ from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
+from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
@@ -55,6 +57,7 @@ class Supervisor:
         self._handles = handles
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
+        self.branches = Branches(launcher, slots, self._sandboxes, self._start, self._close)
         self._numbers = 0
         self._rootfs: dict[str, Rootfs] = {}
         self._policies: dict[str, Policy] = {}
@@ -75,7 +78,8 @@ class Supervisor:
     async def open_sandbox(
         self,
         *,
-        rootfs: str | Rootfs = "host",
+        rootfs: str | Rootfs | None = None,
+        snapshot: Snapshot | None = None,
         policy: str | Policy = "default",
         limits: Limits | None = None,
         binds: Sequence[Bind] = (),
@@ -92,7 +96,10 @@ class Supervisor:
         many are open. Cancelled: nothing is left.
         """
         self._check_open()
-        found_rootfs = await self._find_rootfs(rootfs)
+        layers = () if snapshot is None else self.branches.layers_of(snapshot)
+        if snapshot is not None and rootfs is not None:
+            raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
+        found_rootfs = await self._find_rootfs(rootfs or "host") if snapshot is None else snapshot.rootfs
         found = self._find_policy(policy)
         options = Options(
             rootfs=found_rootfs,
@@ -104,6 +111,7 @@ class Supervisor:
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
+            layers=layers,
         )
         check_options(options)
         sandbox = await self._open(options)
@@ -116,6 +124,7 @@ class Supervisor:
         """Close every sandbox that is still open; their owners find them closed."""
         self._closed = True
         await self.parking.aclose()
+        await self.branches.aclose()
         for sandbox in list(self._sandboxes.values()):
             await self._close(sandbox)
 
@@ -125,7 +134,7 @@ class Supervisor:
         try:
             if parked is not None:
                 configure(parked.slot, options.limits)
-                parked.assign(options.policy, options.limits, options.env)
+                parked.assign(options)
                 parked.ahead = False
                 parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
             if options.policy.allow:
@@ -175,9 +184,8 @@ class Supervisor:
             channel=Channel(control, f"the init of slot {slot.number}"),
             reactor=self._reactor,
             network=SandboxNetwork(listen, self._uplink, is_host=options.policy.network is Network.HOST),
-            policy=options.policy,
-            limits=options.limits,
-            env=options.env,
+            branches=self.branches,
+            options=options,
         )
         sandbox.ahead = options.ahead
         self._sandboxes[sandbox.number] = sandbox
@@ -192,7 +200,7 @@ class Supervisor:
                 limits=options.limits,
                 hostname=options.hostname,
                 control_fd=control_fd,
-                layer_fds=self._handles.layer_fds(options.rootfs),
+                layer_fds=[*(layer.fd for layer in options.layers), *self._handles.layer_fds(options.rootfs)],
                 binds=[*self._handles.rootfs_binds(options.rootfs), *bind_fds],
                 filter_fds=self._handles.filter_fds(options.policy),
                 lifetime_s=options.lifetime_s,
@@ -218,10 +226,13 @@ class Supervisor:
 
         Shielded. A second call waits for nothing and does nothing: the supervisor may have closed it already.
         """
-        if self._sandboxes.pop(sandbox.number, None) is None:
-            return
-        sandbox.break_(ClosedError("the sandbox was closed"))
         with trio.CancelScope(shield=True):
+            while sandbox.moving:
+                with contextlib.suppress(SandboxError):
+                    await sandbox.settled()
+            if self._sandboxes.pop(sandbox.number, None) is None:
+                return
+            sandbox.break_(ClosedError("the sandbox was closed"))
             await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
@@ -231,6 +242,8 @@ class Supervisor:
             finally:
                 sandbox.disconnect()
             self._slots.release(sandbox.slot, sandbox.take_leaves())
+            for layer in sandbox.layers:
+                await layer.release()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,0 +1,268 @@
+"""Sealing, forking and restoring sandboxes: one moves out of what it wrote, and on with a new disk upon it.
+
+    sandbox       body: init, slot, control socket, disk, memory group
+      |  seal     the disk becomes a layer, the memory group its account; the old init ends
+      |  move     a new init starts in another slot, its disk empty, the layer below it
+      v
+    sandbox       the same object, another body
+
+Nothing of a quiet sandbox but its files and its network settings outlives a command, so that nobody inside can tell.
+The new body is started in the background: whoever uses the sandbox next waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
+from minisandbox.kernel.launcher import Launcher
+from minisandbox.runtime.options import Options
+from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.snapshot import Layers, SealedLayer, Snapshot
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.sandbox import Sandbox
+
+QUIET_S = 0.1
+"""How long processes that were killed may take to be gone."""
+
+_PAUSE_S = 0.005
+_NAMED = 5
+
+
+class Branches:
+    """What the sandboxes of one supervisor have branched into. `start` and `close` are the supervisor's."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        slots: SlotPool,
+        sandboxes: dict[int, Sandbox],
+        start: Callable[[Options], Awaitable[Sandbox]],
+        close: Callable[[Sandbox], Awaitable[None]],
+    ) -> None:
+        self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
+        self._start, self._close = start, close
+        self._snapshots: list[Snapshot] = []
+        self._tasks = 0
+        self._idle = trio.Event()
+
+    async def snapshot(self, sandbox: Sandbox) -> Snapshot:
+        """Seal what a quiet sandbox wrote. It goes on upon it, with the network that it has."""
+        layers = await self._seal(sandbox)
+        snapshot = Snapshot(sandbox.options.rootfs, layers, self)
+        self._snapshots = [other for other in self._snapshots if other.is_open]
+        self._snapshots.append(snapshot)
+        return snapshot
+
+    @contextlib.asynccontextmanager
+    async def fork(self, sandbox: Sandbox, count: int) -> AsyncIterator[list[Sandbox]]:
+        """Open `count` sandboxes for the block that begin as this one is now."""
+        if count < 1:
+            raise UsageError(f"cannot fork a sandbox into {count!r}; give at least 1")
+        async with await self.snapshot(sandbox) as snapshot:
+            siblings = await self._open_all(replace(sandbox.options, layers=snapshot.layers), count)
+        try:
+            yield siblings
+        finally:
+            await self._close_all(siblings)
+
+    async def restore(self, sandbox: Sandbox, snapshot: Snapshot) -> None:
+        """Put a sandbox back to a snapshot: all that runs is killed, all that was written since is gone.
+
+        Cancelled: it is restored all the same.
+        """
+        await sandbox.settled()
+        layers = self.layers_of(snapshot)
+        ours, theirs = sandbox.options.rootfs, snapshot.rootfs
+        if (ours.layers, ours.binds) != (theirs.layers, theirs.binds):
+            raise UsageError("this snapshot is of a sandbox with another root file system; open one from it instead")
+        sandbox.begin_move()
+        self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), keep_network=False)
+        await sandbox.settled()
+
+    def layers_of(self, snapshot: Snapshot) -> Layers:
+        """Return the layers of a snapshot of this supervisor. Raises ClosedError or UsageError."""
+        if snapshot.owner is not self:
+            raise UsageError("this snapshot belongs to another supervisor; save it there, and open what was saved")
+        return snapshot.layers
+
+    async def aclose(self) -> None:
+        """Wait until every sandbox has moved, and close all snapshots."""
+        while self._tasks:
+            await self._idle.wait()
+        for snapshot in self._snapshots:
+            await snapshot.close()
+
+    # ---- sealing
+
+    async def _seal(self, sandbox: Sandbox) -> Layers:
+        """Return the layers of a sandbox with what it wrote on top, each held once."""
+        await sandbox.settled()
+        sandbox.begin_move()
+        try:
+            await _wait_quiet(sandbox)
+            disk_fd = await sandbox.open_disk()
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, disk_fd)
+                await self._launcher.seal(sandbox.number, disk_fd)
+                stack.pop_all()
+        except BaseException:
+            sandbox.end_move()
+            raise
+        try:
+            layer = SealedLayer(disk_fd, self._slots.give_memory(sandbox.slot))
+        except SandboxError:
+            sandbox.break_(BrokenError("the sandbox was sealed, and could not go on"))
+            sandbox.end_move()
+            raise
+        layers = (layer, *(below.hold() for below in sandbox.layers))
+        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), keep_network=True)
+        return layers
+
+    # ---- moving
+
+    def _move(self, sandbox: Sandbox, layers: Layers, error: ClosedError, *, keep_network: bool) -> None:
+        """Begin to close the body of a sandbox and to give it a new one upon these layers."""
+        old = sandbox.leave_body(error)
+        self._sandboxes[old.number] = old
+        options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
+        if options.lifetime_s is not None:
+            options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
+        closed = trio.Event()
+        self._spawn(partial(self._close_old, old, closed))
+        self._spawn(partial(self._enter, sandbox, options, old if keep_network else None, closed))
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await task()
+            finally:
+                self._tasks -= 1
+                if self._tasks == 0:
+                    self._idle.set()
+                    self._idle = trio.Event()
+
+        self._tasks += 1
+        trio.lowlevel.spawn_system_task(run)
+
+    async def _close_old(self, old: Sandbox, closed: trio.Event) -> None:
+        with contextlib.suppress(SandboxError):  # its slot is in quarantine then, and counted there
+            await self._close(old)
+        closed.set()
+
+    async def _enter(self, sandbox: Sandbox, options: Options, old: Sandbox | None, closed: trio.Event) -> None:
+        """Start a new body and let the sandbox have it; one that cannot be had breaks the sandbox."""
+        try:
+            fresh = await self._start_patiently(options, closed)
+            sandbox.enter_body(fresh)
+            self._sandboxes[sandbox.number] = sandbox
+            if old is not None:
+                sandbox.network.go_on(old.network)
+            await sandbox.network.set_allow(options.policy.allow if old is None else old.network.allow)
+        except SandboxError as error:
+            broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
+            sandbox.break_(broken)
+        finally:
+            for layer in options.layers:
+                await layer.release()
+            sandbox.end_move()
+
+    async def _start_patiently(self, options: Options, closed: trio.Event) -> Sandbox:
+        """Start in another slot, or where there is none, in the old one as soon as that is free."""
+        try:
+            return await self._start(options)
+        except BusyError:
+            await closed.wait()
+            return await self._start(options)
+
+    async def _open_all(self, options: Options, count: int) -> list[Sandbox]:
+        opened: list[Sandbox] = []
+        failures: list[SandboxError] = []
+
+        async def open_one() -> None:
+            try:
+                opened.append(await self._start(options))
+            except SandboxError as error:
+                failures.append(error)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(count):
+                    nursery.start_soon(open_one)
+            for sibling in opened:
+                if options.policy.allow:
+                    await sibling.set_network(allow=options.policy.allow)
+            if failures:
+                raise failures[0]
+        except BaseException:
+            await self._close_all(opened)
+            raise
+        return opened
+
+    async def _close_all(self, sandboxes: list[Sandbox]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for sandbox in sandboxes:
+                stack.push_async_callback(self._close, sandbox)
+
+
+async def _wait_quiet(sandbox: Sandbox) -> None:
+    """Return when nothing runs in a sandbox. Raises BusyError, with names, when something goes on."""
+    deadline = trio.current_time() + QUIET_S
+    while not sandbox.is_quiet():
+        if trio.current_time() > deadline or sandbox.running:
+            raise BusyError(
+                f"{_names(sandbox.slot.cgroup.processes())} still run in this sandbox; a snapshot needs it quiet:"
+                " end them, or call kill_all() first"
+            )
+        await trio.sleep(_PAUSE_S)
+
+
+def _names(pids: set[int]) -> str:
+    names = []
+    for pid in sorted(pids)[:_NAMED]:
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
+    more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
+    return (", ".join(names) or "processes") + more
+
+
+class Branching:
+    """What users call to seal, fork and restore a sandbox; `Sandbox` inherits it."""
+
+    branches: Branches
+
+    async def snapshot(self) -> Snapshot:
+        """Seal all that was written to the root file system, and return it. The sandbox goes on; close the snapshot.
+
+        It takes the same short time whatever is there. /dev/shm is not part of it, and empty afterwards; the limits of
+        the disk count from zero again. Raises BusyError, with names, while anything runs, and HostError where this
+        kernel cannot do it.
+        """
+        return await self.branches.snapshot(cast("Sandbox", self))
+
+    def fork(self, count: int = 1) -> AbstractAsyncContextManager[list[Sandbox]]:
+        """Open sandboxes for the block that begin with what is here now; this one goes on too.
+
+        They have its policy, limits and variables, and nothing that one of them does can be seen by the others.
+        Raises what `snapshot` raises, and what `Supervisor.open_sandbox` raises.
+        """
+        return self.branches.fork(cast("Sandbox", self), count)
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot: all that runs is killed, all that was written since is gone, counters begin anew.
+
+        The policy, limits and variables stay, the network is again what the policy says. Raises ClosedError for a
+        snapshot that was closed, UsageError for one of another supervisor or of another root file system.
+        """
+        await self.branches.restore(cast("Sandbox", self), snapshot)
