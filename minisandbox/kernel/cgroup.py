@@ -56,6 +56,7 @@ class CgroupTree:
         self._layout, self._trees = layout, trees
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
+        self._accounts = 0
 
     @classmethod
     def create(cls, layout: CgroupLayout, instance: str, warden_gid: int | None = None) -> CgroupTree:
@@ -110,6 +111,11 @@ class CgroupTree:
         Raises CgroupError when they are there already.
         """
         return SlotCgroup(self._trees, f"s{number}.{generation}" if generation else f"s{number}")
+
+    def open_account(self) -> KeptMemory | None:
+        """Make a memory group that belongs to no slot; None when memory is not accounted."""
+        self._accounts += 1
+        return None if self._trees.memory is None else KeptMemory.make(self._trees.memory, f"k{self._accounts}")
 
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:
         """Kill everything in the tree and remove it; return the directories that stay, none when all went well.

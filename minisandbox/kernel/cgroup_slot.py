@@ -10,6 +10,7 @@ It never starts, moves or waits for a process, and holds no descriptor while no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -173,6 +174,15 @@ class SlotCgroup:
         memory.set_limit(None)
         return KeptMemory(tree, self.name, memory)
 
+    def freeze(self, value: int) -> None:
+        """Stop all processes of the slot (1), or let them go on (0). Raises HostError where that cannot be."""
+        if not self._trees.members.write_optional(f"{self.name}/cgroup.freeze", str(value)):
+            raise HostError("this host cannot freeze processes: that needs the unified hierarchy of Linux 5.2")
+
+    def is_frozen(self) -> bool:
+        """Return whether all processes have stopped."""
+        return b"frozen 1" in self._trees.members.read(f"{self.name}/cgroup.events")
+
     def processes(self) -> set[int]:
         """Return the process ids in the slot."""
         return self._trees.members.pids(self.name)
@@ -240,6 +250,17 @@ class KeptMemory:
 
     def __init__(self, tree: Hierarchy, name: str, memory: Memory) -> None:
         self._tree, self._name, self._memory = tree, name, memory
+
+    @classmethod
+    def make(cls, tree: Hierarchy, name: str) -> KeptMemory:
+        """Make a new group, for files that a process which joins it will write."""
+        tree.make(name)
+        return cls(tree, name, tree.memory(name))
+
+    def open_join(self) -> int:
+        """Return a descriptor of the file that a process joins it by, writing "0"; the caller owns it."""
+        file = "tasks" if isinstance(self._tree, HierarchyV1) else "cgroup.procs"
+        return self._tree.open(f"{self._name}/{file}", os.O_WRONLY)
 
     def held_bytes(self) -> int:
         """Return the bytes of files in memory that are charged to it, late by up to `stat_lag_bytes`."""

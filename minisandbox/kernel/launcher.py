@@ -25,6 +25,7 @@ from minisandbox.kernel.reactor import Reactor
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
 
+_COPIES = 1 << 31
 _SOCKET_FD = 3
 _LOCK_FD = 4
 
@@ -64,6 +65,7 @@ class Launcher:
         self._waiting: dict[tuple[RecordKind, int], trio.Event] = {}
         self._answers: dict[tuple[RecordKind, int], Record] = {}
         self._opened: dict[int, int] = {}
+        self._copies = 0
         self._broken: BrokenError | StartError | None = None
         self.on_broken: Callable[[], None] = lambda: None
         reactor.register(channel.fd, self._on_readable)
@@ -95,7 +97,9 @@ class Launcher:
         if event is not None:
             self._answers[key] = record
             event.set()
-        elif kind is RecordKind.FAILED:  # of a request that nobody waits for: the launcher and we disagree
+        elif (
+            kind is RecordKind.FAILED and record.stage != Stage.COPY
+        ):  # of a request that nobody waits for: the launcher and we disagree
             self._break(BrokenError(f"the launcher refused a request at step {stage_name(record.stage)}"))
 
     def _break(self, error: BrokenError | StartError) -> None:
@@ -190,6 +194,30 @@ class Launcher:
         if record.kind == RecordKind.FAILED:
             raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
 
+    async def copy(self, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float) -> int:
+        """Return a mount of a new file system in memory with a copy of layers (top first) merged into one.
+
+        The process that copies writes "0" to `join_fds` first (all borrowed). It is not stopped at the deadline.
+        """
+        self._copies = self._copies % _COPIES + 1
+        number = _COPIES + self._copies  # sandboxes have lower numbers for a long time
+        opened = self.expect(RecordKind.OPENED, number)
+        request = Request("copy").option("id", number)
+        for fd in layer_fds:
+            request.descriptor("layer", fd)
+        for fd in join_fds:
+            request.descriptor("inits", fd)
+        try:
+            await self.send(request)
+            with _deadline("a copy of what a sandbox wrote", deadline_s):
+                await opened.wait()
+        finally:
+            self._waiting.pop((RecordKind.OPENED, number), None)
+        record = self.answer(RecordKind.OPENED, number)
+        if record.kind == RecordKind.FAILED:
+            raise StartError("cannot copy what a sandbox wrote", stage_name(record.stage), record.error)
+        return self._opened.pop(number)
+
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
         """Kill a sandbox and wait until all its processes are dead.
 
@@ -217,7 +245,11 @@ class Launcher:
         os.close(self._pidfd)
 
 
-_REFUSED: dict[int, RecordKind] = {Stage.LISTEN: RecordKind.OPENED, Stage.SEAL_DISK: RecordKind.SEALED}
+_REFUSED: dict[int, RecordKind] = {
+    Stage.LISTEN: RecordKind.OPENED,
+    Stage.COPY: RecordKind.OPENED,
+    Stage.SEAL_DISK: RecordKind.SEALED,
+}
 """What a failure at this stage answers; any other answers the making of a slot."""
 
 

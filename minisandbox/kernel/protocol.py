@@ -55,10 +55,10 @@ Stage = enum.IntEnum(
     " COMMAND_CLONE COMMAND_CGROUP COMMAND_STDIO COMMAND_RLIMIT COMMAND_USERNS COMMAND_USER COMMAND_CAPABILITIES"
     " COMMAND_CWD COMMAND_TERMINAL COMMAND_SECCOMP COMMAND_EXEC"
     " FILE_OPEN FILE_TYPE FILE_WRITE TREE_STREAM"
-    " LISTEN SEAL_DISK",
+    " LISTEN SEAL_DISK COPY",
     start=0,
 )
-"""The named steps of a start, a command, a file transfer, a listener and a seal, in the order of `protocol.h`."""
+"""The named steps of whatever launcher and init do, in the order of `protocol.h`."""
 
 
 class Record(NamedTuple):

@@ -176,6 +176,14 @@ static void serve_seal(const struct request *req)
 		report((struct record){ .kind = RECORD_SEALED, .id = (uint32_t)req->id });
 }
 
+static void serve_copy(const struct request *req)
+{
+	struct reporter to = { .socket = SOCKET_FD, .id = (uint32_t)req->id };
+	int error = copy_start(req, &to);
+	if (error)
+		report_failure((uint32_t)req->id, STAGE_COPY, -1, error);
+}
+
 static void dispatch(struct launcher *launcher, struct request *req)
 {
 	switch (req->verb) {
@@ -196,6 +204,9 @@ static void dispatch(struct launcher *launcher, struct request *req)
 		return;
 	case VERB_SEAL:
 		serve_seal(req);
+		return;
+	case VERB_COPY:
+		serve_copy(req);
 		return;
 	case VERB_RUN:
 	case VERB_GET:

@@ -26,7 +26,7 @@ struct request {
 	uint64_t id;   /* of a command, or of a sandbox; never used twice */
 	uint64_t slot; /* number in the launcher's table */
 	/* configure */
-	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits */
+	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits; of a copy */
 	/* slot */
 	uint64_t uid_base; /* first of SLOT_IDS host ids */
 	/* listen */
@@ -165,6 +165,9 @@ struct disk root_build(const struct slot *slot, const struct request *req, const
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
 int disk_map(int disk_fd, int user_ns_fd);
 int disk_seal(int disk_fd);
+
+/* ---- copy.c: layers copied into a disk of their own */
+int copy_start(const struct request *req, const struct reporter *to);
 
 /* ---- init.c, command.c: inside */
 struct filter {

@@ -36,7 +36,7 @@ enum {
  *   EXIT     id: run; value: wait status as of waitpid(2); time_ns: when it was reaped
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
  *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it;
- *            or id 0: the writable file system of the sandbox
+ *            or id 0: the writable file system of the sandbox; or id: copy; a new file system
  *   SEALED   id: sandbox; nothing can be written to its disk any more
  *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
@@ -62,8 +62,8 @@ enum {
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
 	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE) X(TREE_STREAM)                                 \
-	/* launcher: a listening socket, a disk that nobody writes to any more */              \
-	X(LISTEN) X(SEAL_DISK)
+	/* launcher: a listening socket, a disk sealed, layers copied */                       \
+	X(LISTEN) X(SEAL_DISK) X(COPY)
 
 /* verb, its word, who serves it */
 #define VERBS(X)                     \
@@ -73,6 +73,7 @@ enum {
 	X(END, "end")                \
 	X(LISTEN, "listen")          \
 	X(SEAL, "seal")              \
+	X(COPY, "copy")              \
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \

@@ -16,19 +16,20 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
 from minisandbox.kernel.launcher import Launcher
+from minisandbox.kernel.protocol import LAYERS_MAX
+from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.slots import SlotPool
-from minisandbox.runtime.snapshot import Layers, SealedLayer, Snapshot
+from minisandbox.runtime.snapshot import Layers, SealedLayer, Snapshot, shortened
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
@@ -53,13 +54,16 @@ class Branches:
     ) -> None:
         self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
         self._start, self._close = start, close
+        self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
         self._tasks = 0
         self._idle = trio.Event()
 
-    async def snapshot(self, sandbox: Sandbox) -> Snapshot:
+    async def snapshot(self, sandbox: Sandbox, *, freeze: bool) -> Snapshot:
         """Seal what a quiet sandbox wrote. It goes on upon it, with the network that it has."""
-        layers = await self._seal(sandbox)
+        return self._keep(sandbox, await self._copy(sandbox) if freeze else await self._seal(sandbox))
+
+    def _keep(self, sandbox: Sandbox, layers: Layers) -> Snapshot:
         snapshot = Snapshot(sandbox.options.rootfs, layers, self)
         self._snapshots = [other for other in self._snapshots if other.is_open]
         self._snapshots.append(snapshot)
@@ -70,8 +74,12 @@ class Branches:
         """Open `count` sandboxes for the block that begin as this one is now."""
         if count < 1:
             raise UsageError(f"cannot fork a sandbox into {count!r}; give at least 1")
-        async with await self.snapshot(sandbox) as snapshot:
-            siblings = await self._open_all(replace(sandbox.options, layers=snapshot.layers), count)
+        opened = trio.Event()
+        try:
+            async with self._keep(sandbox, await self._seal(sandbox, opened)) as snapshot:
+                siblings = await self._open_all(replace(sandbox.options, layers=snapshot.layers), count)
+        finally:
+            opened.set()
         try:
             yield siblings
         finally:
@@ -106,9 +114,26 @@ class Branches:
 
     # ---- sealing
 
-    async def _seal(self, sandbox: Sandbox) -> Layers:
-        """Return the layers of a sandbox with what it wrote on top, each held once."""
+    async def _copy(self, sandbox: Sandbox) -> Layers:
+        """The same of a sandbox in which something runs, by a copy. It does not notice."""
         await sandbox.settled()
+        if sandbox.is_quiet():
+            return await self._seal(sandbox)
+        below = tuple(layer.hold() for layer in shortened(sandbox.layers))
+        try:
+            return (await self._copies.of_running(sandbox), *below)
+        except BaseException:
+            await _release(below)
+            raise
+
+    async def _seal(self, sandbox: Sandbox, after: trio.Event | None = None) -> Layers:
+        """Return the layers of a sandbox with what it wrote on top, each held once.
+
+        It goes on at once, or not before `after` is set.
+        """
+        await sandbox.settled()
+        if len(sandbox.layers) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
+            await self._copies.flatten(sandbox.layers)
         sandbox.begin_move()
         try:
             await _wait_quiet(sandbox)
@@ -126,13 +151,28 @@ class Branches:
             sandbox.break_(BrokenError("the sandbox was sealed, and could not go on"))
             sandbox.end_move()
             raise
-        layers = (layer, *(below.hold() for below in sandbox.layers))
-        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), keep_network=True)
+        layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
+        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), keep_network=True, after=after)
+        if upper := worth_flattening(layers):
+            self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
+
+    async def _flatten(self, layers: Layers) -> None:
+        with contextlib.suppress(SandboxError):  # who needs it gets the error himself
+            await self._copies.flatten(layers)
+        await _release(layers)
 
     # ---- moving
 
-    def _move(self, sandbox: Sandbox, layers: Layers, error: ClosedError, *, keep_network: bool) -> None:
+    def _move(
+        self,
+        sandbox: Sandbox,
+        layers: Layers,
+        error: ClosedError,
+        *,
+        keep_network: bool,
+        after: trio.Event | None = None,
+    ) -> None:
         """Begin to close the body of a sandbox and to give it a new one upon these layers."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
@@ -140,12 +180,14 @@ class Branches:
         if options.lifetime_s is not None:
             options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
         closed = trio.Event()
-        self._spawn(partial(self._close_old, old, closed))
-        self._spawn(partial(self._enter, sandbox, options, old if keep_network else None, closed))
+        self._spawn(partial(self._close_old, old, closed), after)
+        self._spawn(partial(self._enter, sandbox, options, old if keep_network else None, closed), after)
 
-    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+    def _spawn(self, task: Callable[[], Awaitable[None]], after: trio.Event | None = None) -> None:
         async def run() -> None:
             try:
+                if after is not None:
+                    await after.wait()
                 await task()
             finally:
                 self._tasks -= 1
@@ -174,8 +216,7 @@ class Branches:
             broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
             sandbox.break_(broken)
         finally:
-            for layer in options.layers:
-                await layer.release()
+            await _release(options.layers)
             sandbox.end_move()
 
     async def _start_patiently(self, options: Options, closed: trio.Event) -> Sandbox:
@@ -216,6 +257,11 @@ class Branches:
                 stack.push_async_callback(self._close, sandbox)
 
 
+async def _release(layers: Layers) -> None:
+    for layer in layers:
+        await layer.release()
+
+
 async def _wait_quiet(sandbox: Sandbox) -> None:
     """Return when nothing runs in a sandbox. Raises BusyError, with names, when something goes on."""
     deadline = trio.current_time() + QUIET_S
@@ -235,34 +281,3 @@ def _names(pids: set[int]) -> str:
             names.append(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
     more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
     return (", ".join(names) or "processes") + more
-
-
-class Branching:
-    """What users call to seal, fork and restore a sandbox; `Sandbox` inherits it."""
-
-    branches: Branches
-
-    async def snapshot(self) -> Snapshot:
-        """Seal all that was written to the root file system, and return it. The sandbox goes on; close the snapshot.
-
-        It takes the same short time whatever is there. /dev/shm is not part of it, and empty afterwards; the limits of
-        the disk count from zero again. Raises BusyError, with names, while anything runs, and HostError where this
-        kernel cannot do it.
-        """
-        return await self.branches.snapshot(cast("Sandbox", self))
-
-    def fork(self, count: int = 1) -> AbstractAsyncContextManager[list[Sandbox]]:
-        """Open sandboxes for the block that begin with what is here now; this one goes on too.
-
-        They have its policy, limits and variables, and nothing that one of them does can be seen by the others.
-        Raises what `snapshot` raises, and what `Supervisor.open_sandbox` raises.
-        """
-        return self.branches.fork(cast("Sandbox", self), count)
-
-    async def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot: all that runs is killed, all that was written since is gone, counters begin anew.
-
-        The policy, limits and variables stay, the network is again what the policy says. Raises ClosedError for a
-        snapshot that was closed, UsageError for one of another supervisor or of another root file system.
-        """
-        await self.branches.restore(cast("Sandbox", self), snapshot)

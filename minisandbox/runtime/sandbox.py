@@ -23,7 +23,8 @@ from minisandbox.kernel.reactor import PRIORITY, Reactor
 from minisandbox.policy import capability_mask
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take_back
 from minisandbox.runtime.body import DiskAnswer, Movable
-from minisandbox.runtime.branching import Branches, Branching
+from minisandbox.runtime.branchable import Branchable
+from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
 from minisandbox.runtime.interactive import Interactive
 from minisandbox.runtime.network import Networked, SandboxNetwork
@@ -36,7 +37,7 @@ from minisandbox.runtime.transfers import Transfers
 from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
-class Sandbox(Interactive, Transfers, Networked, Branching, Movable):
+class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
     """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
 
     def __init__(

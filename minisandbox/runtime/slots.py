@@ -115,6 +115,10 @@ class SlotPool:
         slot.cgroup = fresh
         return kept
 
+    def open_account(self) -> KeptMemory | None:
+        """Return a memory group for what belongs to no slot."""
+        return self._cgroups.open_account()
+
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
         self.quarantined.append(slot)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class SealedLayer:
     """One layer in memory. Whoever needs it calls `hold`, and `release` when he does not any more."""
 
-    __slots__ = ("_disk_fd", "_holders", "_memory", "fd")
+    __slots__ = ("_disk_fd", "_holders", "_memory", "fd", "flat")
 
     def __init__(self, disk_fd: int, memory: KeptMemory | None) -> None:
         """Own a mount of the file system, and the memory group that it is charged to. It is held once."""
@@ -34,6 +35,8 @@ class SealedLayer:
         self._holders = 1
         self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
         """The directory of the layer, -1 once nobody holds it."""
+        self.flat: Flat | None = None
+        """What can stand for this one and some below it; held by this one."""
 
     @property
     def memory_bytes(self) -> int:
@@ -58,6 +61,8 @@ class SealedLayer:
             fds, self.fd, self._disk_fd = (self.fd, self._disk_fd), -1, -1
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._free, fds)
+            if self.flat is not None:
+                await self.flat.layer.release()
 
     def _free(self, fds: Iterable[int]) -> None:
         for fd in fds:
@@ -69,6 +74,26 @@ class SealedLayer:
 
 Layers = tuple[SealedLayer, ...]
 """A chain, top first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """One layer that shows the same as several, which lie just so upon each other."""
+
+    layer: SealedLayer
+    parts: Layers
+
+
+def shortened(layers: Layers) -> Layers:
+    """Return a chain that shows the same with the fewest layers."""
+    at = 0
+    while at < len(layers):
+        flat = layers[at].flat
+        if flat is not None and layers[at : at + len(flat.parts)] == flat.parts:
+            layers = (*layers[:at], flat.layer, *layers[at + len(flat.parts) :])
+        else:
+            at += 1
+    return layers
 
 
 class Snapshot:
@@ -101,12 +126,13 @@ class Snapshot:
         """Its layers, top first. Raises ClosedError when it was closed."""
         if self._layers is None or any(layer.fd < 0 for layer in self._layers):
             raise ClosedError("this snapshot is closed; take another")
-        return self._layers
+        return shortened(self._layers)
 
     @property
     def memory_bytes(self) -> int:
         """The memory that its files take, those that it shares with other snapshots included."""
-        return sum(layer.memory_bytes for layer in self.layers)
+        _ = self.layers
+        return sum(layer.memory_bytes for layer in self._layers or ())
 
     async def close(self) -> None:
         """Let go of it: its memory is freed as soon as no sandbox runs on it. Harmless when called twice."""

@@ -31,7 +31,7 @@ from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
-from minisandbox.runtime.snapshot import Snapshot
+from minisandbox.runtime.snapshot import Layers, Snapshot
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
@@ -96,10 +96,7 @@ class Supervisor:
         many are open. Cancelled: nothing is left.
         """
         self._check_open()
-        layers = () if snapshot is None else self.branches.layers_of(snapshot)
-        if snapshot is not None and rootfs is not None:
-            raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
-        found_rootfs = await self._find_rootfs(rootfs or "host") if snapshot is None else snapshot.rootfs
+        found_rootfs, layers = await self._find_start(rootfs, snapshot)
         found = self._find_policy(policy)
         options = Options(
             rootfs=found_rootfs,
@@ -252,6 +249,13 @@ class Supervisor:
     def _on_launcher_broken(self) -> None:
         for sandbox in list(self._sandboxes.values()):
             sandbox.break_(BrokenError("the launcher is gone, and every sandbox it started with it"))
+
+    async def _find_start(self, rootfs: str | Rootfs | None, snapshot: Snapshot | None) -> tuple[Rootfs, Layers]:
+        if snapshot is None:
+            return await self._find_rootfs(rootfs or "host"), ()
+        if rootfs is not None:
+            raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
+        return snapshot.rootfs, self.branches.layers_of(snapshot)
 
     async def _find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
         if isinstance(rootfs, Rootfs):
