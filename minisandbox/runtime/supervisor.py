@@ -238,7 +238,7 @@ class Supervisor:
                 raise
             finally:
                 sandbox.disconnect()
-            self._slots.release(sandbox.slot, sandbox.take_leaves())
+            self._slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
             for layer in sandbox.layers:
                 await layer.release()
 
