@@ -1,4 +1,4 @@
-"""Random histories of one sandbox against a model in memory: every snapshot, fork and restore shows the model's tree."""
+"""Random histories of a sandbox against a model in memory: each snapshot, fork and restore shows the model's tree."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ class Place:
 
     @property
     def inode(self) -> Inode | None:
+        """What is there, or None."""
         return self.parent.entries.get(self.name)
 
     def own(self) -> Inode:

@@ -44,7 +44,7 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool host_network, pid_proc, terminal, trace, taints, by_path;
+	bool deterministic, host_network, pid_proc, terminal, trace, taints, by_path;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	bool null_stdin;
@@ -165,6 +165,10 @@ struct disk root_build(const struct slot *slot, const struct request *req, const
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
 int disk_map(int disk_fd, int user_ns_fd);
 int disk_seal(int disk_fd);
+
+/* ---- pin.c: what two deterministic sandboxes see alike */
+int pin_times(int directory_fd, const char *path);
+void pin_start(const struct host *host, const struct reporter *to);
 
 /* ---- copy.c: layers copied into a disk of their own */
 int copy_start(const struct request *req, const struct reporter *to);

@@ -54,7 +54,7 @@ enum {
 	/* launcher: a start */                                                                \
 	X(LAYER) X(BIND_SOURCE) X(CLONE)                                                       \
 	/* child: a start */                                                                   \
-	X(CGROUP) X(NETNS) X(HOSTNAME) X(TMPFS) X(UPPER) X(OVERLAY) X(PROC) X(DEV) X(SHM)      \
+	X(CGROUP) X(PIN) X(NETNS) X(HOSTNAME) X(TMPFS) X(UPPER) X(OVERLAY) X(PROC) X(DEV) X(SHM)      \
 	X(PTS) X(BIND) X(UNMOUNT) X(ROOT) X(FILTER) X(WARDEN)                                  \
 	/* a command */                                                                        \
 	X(COMMAND_CLONE) X(COMMAND_CGROUP) X(COMMAND_STDIO) X(COMMAND_RLIMIT)                  \

@@ -248,6 +248,8 @@ struct disk root_build(const struct slot *slot, const struct request *req, const
 	make_proc(&root);
 	make_dev(&root);
 	make_binds(&root);
+	if (req->deterministic && (pin_times(root.plain_fd, "u") < 0 || pin_times(root.plain_fd, "shm") < 0))
+		fail(to, STAGE_PIN, -1, errno);
 	switch_root(&root);
 	close_fd(&root.root_fd);
 	return (struct disk){ .fd = root.plain_fd, .sealable = root.plain_fd != root.disk_fd };

@@ -31,6 +31,7 @@ class Options:
     lifetime_s: float | None
     terminal: bool
     trace: bool
+    deterministic: bool = False
     layers: Layers = ()
     """What lies upon the root file system, top first; borrowed."""
     ahead: bool = False
@@ -39,7 +40,7 @@ class Options:
     @property
     def parkable(self) -> bool:
         """Whether it makes no difference when the sandbox was started."""
-        return self.lifetime_s is None and not self.trace and not self.layers
+        return self.lifetime_s is None and not self.trace and not self.layers and not self.deterministic
 
     @property
     def kind(self) -> Hashable:

@@ -29,6 +29,7 @@ from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
+from minisandbox.runtime.pinned import PINNED_ENV, pinned_files
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.snapshot import Layers, Snapshot
@@ -88,11 +89,12 @@ class Supervisor:
         lifetime_s: float | None = None,
         terminal: bool = False,
         trace: bool = False,
+        deterministic: bool = False,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have terminals; `trace` fills
-        `timing.stages`. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
+        It begins with a root file system or a snapshot. `lifetime_s` ends it whatever becomes of its owner; `terminal`
+        lets it have terminals; `trace` fills `timing.stages`; `deterministic` makes two of them see the same. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
         many are open. Cancelled: nothing is left.
         """
         self._check_open()
@@ -104,10 +106,11 @@ class Supervisor:
             limits=found.limits.overridden_by(limits),
             binds=(*found.binds, *binds),
             hostname=found.hostname if hostname is None else hostname,
-            env={**found_rootfs.env, **found.env, **(env or {})},
+            env={**found_rootfs.env, **found.env, **(PINNED_ENV if deterministic else {}), **(env or {})},
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
+            deterministic=deterministic,
             layers=layers,
         )
         check_options(options)
@@ -199,10 +202,12 @@ class Supervisor:
                 control_fd=control_fd,
                 layer_fds=[*(layer.fd for layer in options.layers), *self._handles.layer_fds(options.rootfs)],
                 binds=[*self._handles.rootfs_binds(options.rootfs), *bind_fds],
+                pinned=pinned_files(self.state, self._handles, options.policy) if options.deterministic else (),
                 filter_fds=self._handles.filter_fds(options.policy),
                 lifetime_s=options.lifetime_s,
                 terminal=options.terminal,
                 trace=options.trace,
+                deterministic=options.deterministic,
             )
             await self._launcher.send(start_request(spec))
 
