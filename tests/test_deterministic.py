@@ -39,7 +39,8 @@ for top, directories, files in os.walk("/", followlinks=False):
         st = os.lstat(path)
         pts = path.startswith("/dev/pts")
         link = os.readlink(path) if stat.S_ISLNK(st.st_mode) else ""
-        show(path, oct(st.st_mode), st.st_uid, st.st_gid, st.st_nlink, st.st_size, st.st_rdev, 0 if pts else st.st_mtime_ns, link)
+        changed = 0 if pts else st.st_mtime_ns
+        show(path, oct(st.st_mode), st.st_uid, st.st_gid, st.st_nlink, st.st_size, st.st_rdev, changed, link)
 """
 
 

@@ -7,7 +7,6 @@ nothing about what a sandbox may do.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, DeadlineError, ProtocolError, SandboxError, StartError
+from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
@@ -25,7 +24,6 @@ from minisandbox.kernel.reactor import Reactor
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
 
-_COPIES = 1 << 31
 _SOCKET_FD = 3
 _LOCK_FD = 4
 
@@ -65,7 +63,6 @@ class Launcher:
         self._waiting: dict[tuple[RecordKind, int], trio.Event] = {}
         self._answers: dict[tuple[RecordKind, int], Record] = {}
         self._opened: dict[int, int] = {}
-        self._copies = 0
         self._broken: BrokenError | StartError | None = None
         self.on_broken: Callable[[], None] = lambda: None
         reactor.register(channel.fd, self._on_readable)
@@ -144,7 +141,7 @@ class Launcher:
             request.descriptor("inits", fd)
         event = self.expect(RecordKind.HELLO, 0)
         await self.send(request)
-        with _deadline("the launcher to answer"):
+        with step_deadline("the launcher to answer"):
             await event.wait()
         version = self.answer(RecordKind.HELLO, 0).value
         if version != VERSION:
@@ -154,7 +151,7 @@ class Launcher:
         """Make the namespaces of a slot. Raises StartError with the stage when the kernel refuses."""
         event = self.expect(RecordKind.SLOT, number)
         await self.send(Request("slot").option("slot", number).option("uid-base", uid_base))
-        with _deadline(f"the namespaces of slot {number}"):
+        with step_deadline(f"the namespaces of slot {number}"):
             await event.wait()
         record = self.answer(RecordKind.SLOT, number)
         if record.kind == RecordKind.FAILED:
@@ -168,7 +165,7 @@ class Launcher:
         opened = self.expect(RecordKind.OPENED, sandbox)
         request = Request("listen").option("slot", slot).option("id", sandbox).option("port", port)
         try:
-            with trio.CancelScope(shield=True), _deadline(f"a listening socket in slot {slot}"):
+            with trio.CancelScope(shield=True), step_deadline(f"a listening socket in slot {slot}"):
                 await self.send(request)
                 await opened.wait()
         finally:
@@ -178,45 +175,13 @@ class Launcher:
             raise StartError("cannot listen in the network of a sandbox", stage_name(record.stage), record.error)
         return self._opened.pop(sandbox)
 
-    async def seal(self, sandbox: int, disk_fd: int) -> None:
-        """Make the disk of a sandbox read-only for good (`disk_fd` is borrowed).
-
-        Raises BusyError when something there is open for writing.
-        """
-        sealed = self.expect(RecordKind.SEALED, sandbox)
-        request = Request("seal").option("id", sandbox).descriptor("disk", disk_fd)
-        with trio.CancelScope(shield=True), _deadline(f"the disk of sandbox {sandbox} to be sealed"):
-            await self.send(request)
-            await sealed.wait()
-        record = self.answer(RecordKind.SEALED, sandbox)
-        if record.error == errno.EBUSY:
-            raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
-        if record.kind == RecordKind.FAILED:
-            raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
-
-    async def copy(self, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float) -> int:
-        """Return a mount of a new file system in memory with a copy of layers (top first) merged into one.
-
-        The process that copies writes "0" to `join_fds` first (all borrowed). It is not stopped at the deadline.
-        """
-        self._copies = self._copies % _COPIES + 1
-        number = _COPIES + self._copies  # sandboxes have lower numbers for a long time
-        opened = self.expect(RecordKind.OPENED, number)
-        request = Request("copy").option("id", number)
-        for fd in layer_fds:
-            request.descriptor("layer", fd)
-        for fd in join_fds:
-            request.descriptor("inits", fd)
-        try:
-            await self.send(request)
-            with _deadline("a copy of what a sandbox wrote", deadline_s):
-                await opened.wait()
-        finally:
-            self._waiting.pop((RecordKind.OPENED, number), None)
-        record = self.answer(RecordKind.OPENED, number)
-        if record.kind == RecordKind.FAILED:
-            raise StartError("cannot copy what a sandbox wrote", stage_name(record.stage), record.error)
+    def take_opened(self, number: int) -> int:
+        """Return the descriptor that came with an answer OPENED; it is the caller's."""
         return self._opened.pop(number)
+
+    def forget(self, kind: RecordKind, number: int) -> None:
+        """Wait no longer for what was expected; what comes all the same is closed."""
+        self._waiting.pop((kind, number), None)
 
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
         """Kill a sandbox and wait until all its processes are dead.
@@ -227,7 +192,7 @@ class Launcher:
         gone = self.expect(RecordKind.GONE, sandbox)
         with contextlib.suppress(BrokenError, StartError):
             await self.send(Request("end").option("slot", slot).option("id", sandbox))
-            with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
+            with step_deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
                 await gone.wait()
             self.answer(RecordKind.GONE, sandbox)
 
@@ -261,7 +226,8 @@ def _answered(record: Record) -> RecordKind:
 
 
 @contextlib.contextmanager
-def _deadline(what: str, seconds: float = STEP_DEADLINE_S) -> Iterator[None]:
+def step_deadline(what: str, seconds: float = STEP_DEADLINE_S) -> Iterator[None]:
+    """Raise DeadlineError, saying what was waited for, when the block takes longer."""
     try:
         with trio.fail_after(seconds):
             yield

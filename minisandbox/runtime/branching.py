@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
+from minisandbox.kernel.disks import seal_disk
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import LAYERS_MAX
 from minisandbox.runtime.copying import Copies, worth_flattening
@@ -106,11 +107,12 @@ class Branches:
         return snapshot.layers
 
     async def aclose(self) -> None:
-        """Wait until every sandbox has moved, and close all snapshots."""
-        while self._tasks:
-            await self._idle.wait()
-        for snapshot in self._snapshots:
-            await snapshot.close()
+        """Wait until every sandbox has moved, and close all snapshots. Shielded."""
+        with trio.CancelScope(shield=True):
+            while self._tasks:
+                await self._idle.wait()
+            for snapshot in self._snapshots:
+                await snapshot.close()
 
     # ---- sealing
 
@@ -140,7 +142,7 @@ class Branches:
             disk_fd = await sandbox.open_disk()
             with contextlib.ExitStack() as stack:
                 stack.callback(os.close, disk_fd)
-                await self._launcher.seal(sandbox.number, disk_fd)
+                await seal_disk(self._launcher, sandbox.number, disk_fd)
                 stack.pop_all()
         except BaseException:
             sandbox.end_move()

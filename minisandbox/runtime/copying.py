@@ -14,6 +14,7 @@ import trio
 
 from minisandbox.errors import CgroupError, DeadlineError
 from minisandbox.kernel.cgroup import KeptMemory
+from minisandbox.kernel.disks import copy_layers
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.snapshot import Flat, Layers, SealedLayer
@@ -69,7 +70,7 @@ class Copies:
                 join_fds = [] if account is None else [account.open_join()]
                 for fd in join_fds:
                     stack.callback(os.close, fd)
-                disk_fd = await self._launcher.copy(layer_fds, join_fds, COPY_DEADLINE_S)
+                disk_fd = await copy_layers(self._launcher, layer_fds, join_fds, COPY_DEADLINE_S)
         except BaseException:
             _remove(account)
             raise

@@ -1,4 +1,4 @@
-"""What two deterministic sandboxes see alike beyond what the launcher pins: variables, and the ids of machine and boot."""
+"""What deterministic sandboxes see alike beyond what the launcher pins: variables, the ids of machine and boot."""
 
 from __future__ import annotations
 

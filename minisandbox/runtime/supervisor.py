@@ -93,9 +93,9 @@ class Supervisor:
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        It begins with a root file system or a snapshot. `lifetime_s` ends it whatever becomes of its owner; `terminal`
-        lets it have terminals; `trace` fills `timing.stages`; `deterministic` makes two of them see the same. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
-        many are open. Cancelled: nothing is left.
+        `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have terminals; `trace` fills
+        `timing.stages`; two that are `deterministic` see the same. Raises StartError with the step that failed,
+        UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
         found_rootfs, layers = await self._find_start(rootfs, snapshot)
@@ -113,12 +113,8 @@ class Supervisor:
             deterministic=deterministic,
             layers=layers,
         )
-        check_options(options)
-        sandbox = await self._open(options)
-        try:
+        async with self._opened(options) as sandbox:
             yield sandbox
-        finally:
-            await self._close(sandbox)
 
     async def aclose(self) -> None:
         """Close every sandbox that is still open; their owners find them closed."""
@@ -128,7 +124,16 @@ class Supervisor:
         for sandbox in list(self._sandboxes.values()):
             await self._close(sandbox)
 
+    @contextlib.asynccontextmanager
+    async def _opened(self, options: Options) -> AsyncIterator[Sandbox]:
+        sandbox = await self._open(options)
+        try:
+            yield sandbox
+        finally:
+            await self._close(sandbox)
+
     async def _open(self, options: Options) -> Sandbox:
+        check_options(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
         try:
