@@ -63,6 +63,47 @@ async def test_siblings_cannot_see_or_change_each_other(sandbox: minisandbox.San
     assert original == "all\nall\n/srv\n"
 
 
+async def test_siblings_cannot_lock_each_other_out(sandbox: minisandbox.Sandbox) -> None:
+    """A lock on a file that they share is on an inode of each one's own."""
+    await text(sandbox, "echo >/shared")
+    async with sandbox.fork(2) as (first, second):
+        await text(first, "flock -x /shared sleep 1000 >&- 2>&- & until ! flock -n /shared true; do sleep 0.01; done")
+        result = await second.run("flock -n /shared true")
+
+    assert result.ok, result
+
+
+async def test_nothing_can_be_sealed_while_it_is_open_for_writing(sandbox: minisandbox.Sandbox) -> None:
+    """Whoever holds a descriptor, and wherever: the kernel refuses. Once sealed, it cannot be opened for writing."""
+    await text(sandbox, "echo one >/a")
+    disk_fd = await sandbox.open_disk()
+    try:
+        file_fd = os.open("u/a", os.O_WRONLY, dir_fd=disk_fd)
+        with pytest.raises(BusyError, match="open for writing"):
+            await sandbox.snapshot()
+        os.close(file_fd)
+        async with await sandbox.snapshot():
+            with pytest.raises(OSError, match="Read-only file system"):
+                os.open("u/a", os.O_WRONLY, dir_fd=disk_fd)
+            assert await text(sandbox, "cat /a") == "one\n"
+    finally:
+        os.close(disk_fd)
+
+
+async def test_a_cancelled_snapshot_or_fork_leaves_a_sandbox_that_can_be_used(sandbox: minisandbox.Sandbox) -> None:
+    """Cancelled at once, and somewhere on the way."""
+    await text(sandbox, "echo one >/a")
+    for seconds in (0, 0.001, 0.003):
+        with trio.move_on_after(seconds):
+            async with await sandbox.snapshot():
+                pass
+        with trio.move_on_after(seconds):
+            async with sandbox.fork(2):
+                pass
+
+    assert await text(sandbox, "cat /a") == "one\n"
+
+
 async def test_restoring_kills_what_runs_and_takes_back_what_was_written(sandbox: minisandbox.Sandbox) -> None:
     """The sandbox is as it was at the snapshot, also when a command runs; that one ends with an error."""
     await text(sandbox, "echo one >/a")

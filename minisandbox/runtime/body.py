@@ -94,9 +94,12 @@ class Movable:
         try:
             await sandbox._channel.send(Request("disk"))
             await answer.done.wait()
-        except trio.Cancelled:
-            sandbox._disk = None
+        except BaseException:
+            if answer.fd >= 0:
+                os.close(answer.fd)
             raise
+        finally:
+            sandbox._disk = None
         if answer.fd < 0:
             sandbox.check_open()
             raise HostError("this kernel cannot keep the disk of a sandbox as a snapshot: that needs Linux 6.15")

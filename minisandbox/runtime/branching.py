@@ -134,11 +134,11 @@ class Branches:
         It goes on at once, or not before `after` is set.
         """
         await sandbox.settled()
-        if len(sandbox.layers) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
-            await self._copies.flatten(sandbox.layers)
         sandbox.begin_move()
         try:
             await _wait_quiet(sandbox)
+            if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
+                await self._copies.flatten(sandbox.layers)
             disk_fd = await sandbox.open_disk()
             with contextlib.ExitStack() as stack:
                 stack.callback(os.close, disk_fd)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from minisandbox.errors import CgroupError, DeadlineError
+from minisandbox.errors import CgroupError, DeadlineError, HostError
 from minisandbox.kernel.cgroup import KeptMemory
 from minisandbox.kernel.disks import copy_layers
 from minisandbox.kernel.launcher import Launcher
@@ -113,4 +113,5 @@ async def _frozen(sandbox: Sandbox) -> AsyncIterator[None]:
             await trio.sleep(_PAUSE_S)
         yield
     finally:
-        cgroup.freeze(0)
+        with contextlib.suppress(CgroupError, HostError):  # it was closed meanwhile, and its group is gone
+            cgroup.freeze(0)
