@@ -273,10 +273,10 @@ static _Noreturn void copy_all(struct copy *copy, const struct request *req)
 	_exit(0);
 }
 
-/* The answer comes from the copying process itself, however long that takes. Returns 0 or an errno. */
-int copy_start(const struct request *req, const struct reporter *to)
+/* The answer, OPENED or a failure with the stage COPY, comes from the copying process itself, however long that takes. */
+void copy_start(const struct request *req, const struct reporter *to)
 {
-	struct clone_args args = { .exit_signal = SIGCHLD };
+	struct clone_args args = { .exit_signal = SIGNAL_ENDED };
 	pid_t pid = sys_clone3(&args);
 	if (pid == 0) {
 		struct copy *copy = mmap(NULL, sizeof *copy, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -285,5 +285,7 @@ int copy_start(const struct request *req, const struct reporter *to)
 		copy->to = *to;
 		copy_all(copy, req);
 	}
-	return pid < 0 ? errno : 0;
+	if (pid < 0)
+		(void)record_send(to->socket, (struct record){ .kind = RECORD_FAILED, .stage = STAGE_COPY, .id = to->id,
+		                                               .error = errno, .item = -1 }, -1);
 }

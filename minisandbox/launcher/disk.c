@@ -26,13 +26,23 @@ int disk_map(int disk_fd, int user_ns_fd)
 	return -1;
 }
 
-/* Make the file system read-only, whoever has it mounted and however. Returns 0 or an errno, EBUSY when a file there is
- * open for writing. */
-int disk_seal(int disk_fd)
+static int make_read_only(int disk_fd)
 {
 	cleanup_fd int context = sys_fspick(disk_fd);
 	if (context < 0 || sys_fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) < 0 ||
 	    sys_fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0)
 		return errno;
 	return 0;
+}
+
+/* Make a file system read-only, whoever has it mounted and however, and say SEALED; or FAILED with the stage SEAL_DISK,
+ * EBUSY when a file there is open for writing. */
+void disk_seal(const struct request *req, const struct reporter *to)
+{
+	int error = make_read_only(req->disk.fd[0]);
+	struct record record = { .kind = RECORD_SEALED, .id = to->id };
+	if (error)
+		record = (struct record){ .kind = RECORD_FAILED, .stage = STAGE_SEAL_DISK, .id = to->id, .error = error,
+			                  .item = -1 };
+	(void)record_send(to->socket, record, -1); /* whoever is gone needs no answer */
 }

@@ -166,26 +166,9 @@ static void serve_listen(struct launcher *launcher, const struct request *req)
 		exit(0);
 }
 
-/* Failures carry the stage SEAL_DISK and the id of the sandbox. EBUSY: something there is still open for writing. */
-static void serve_seal(const struct request *req)
-{
-	int error = disk_seal(req->disk.fd[0]);
-	if (error)
-		report_failure((uint32_t)req->id, STAGE_SEAL_DISK, -1, error);
-	else
-		report((struct record){ .kind = RECORD_SEALED, .id = (uint32_t)req->id });
-}
-
-static void serve_copy(const struct request *req)
-{
-	struct reporter to = { .socket = SOCKET_FD, .id = (uint32_t)req->id };
-	int error = copy_start(req, &to);
-	if (error)
-		report_failure((uint32_t)req->id, STAGE_COPY, -1, error);
-}
-
 static void dispatch(struct launcher *launcher, struct request *req)
 {
+	const struct reporter to = { .socket = SOCKET_FD, .id = (uint32_t)req->id };
 	switch (req->verb) {
 	case VERB_CONFIGURE:
 		serve_configure(launcher, req);
@@ -203,10 +186,10 @@ static void dispatch(struct launcher *launcher, struct request *req)
 		serve_listen(launcher, req);
 		return;
 	case VERB_SEAL:
-		serve_seal(req);
+		disk_seal(req, &to);
 		return;
 	case VERB_COPY:
-		serve_copy(req);
+		copy_start(req, &to);
 		return;
 	case VERB_RUN:
 	case VERB_GET:

@@ -164,14 +164,14 @@ struct disk root_build(const struct slot *slot, const struct request *req, const
 
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
 int disk_map(int disk_fd, int user_ns_fd);
-int disk_seal(int disk_fd);
+void disk_seal(const struct request *req, const struct reporter *to);
 
 /* ---- pin.c: what two deterministic sandboxes see alike */
 int pin_times(int directory_fd, const char *path);
 void pin_start(const struct host *host, const struct reporter *to);
 
 /* ---- copy.c: layers copied into a disk of their own */
-int copy_start(const struct request *req, const struct reporter *to);
+void copy_start(const struct request *req, const struct reporter *to);
 
 /* ---- init.c, command.c: inside */
 struct filter {

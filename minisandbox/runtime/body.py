@@ -106,14 +106,13 @@ class Movable:
         return answer.fd
 
     def leave_body(self, error: BrokenError | ClosedError) -> Sandbox:
-        """Give up the body and return it as a sandbox of its own, disconnected: its commands end with the error."""
+        """Give up the body and return it as a sandbox of its own, to be closed. Commands end with the error."""
         sandbox = self._itself()
         old = object.__new__(type(sandbox))
         vars(old).update(vars(sandbox))
         old.ahead = True  # nobody's
         old._moving = None
         old.break_(error)
-        old.disconnect()
         sandbox._broken = None
         sandbox._commands, sandbox._leftover, sandbox.layers = {}, [], ()
         return old
