@@ -160,19 +160,20 @@ class SlotCgroup:
             self._limit_processes(self._processes)
 
     def give_memory(self) -> KeptMemory | None:
-        """End as a slot, and return the memory group with what stays charged to it; None when none is accounted.
+        """Return the memory group, with what is charged to it, for somebody else; None when none is accounted.
 
-        No process may be in it, and no leaf of a command.
+        No process may be in it ever again; call `remove_rest` instead of `remove`.
         """
+        memory, tree = self._memory, self._trees.memory
+        return None if memory is None or tree is None else KeptMemory(tree, self.name, memory)
+
+    def remove_rest(self) -> None:
+        """Remove all groups but that of memory."""
         self._remove_spares()
         self.end_memory_peak()
-        memory, tree = self._memory, self._trees.memory
-        if memory is None or tree is None:
-            self.remove()
-            return None
-        self._groups = [each for each in self._groups if each is not tree and not each.remove(self.name)]
-        memory.set_limit(None)
-        return KeptMemory(tree, self.name, memory)
+        for tree in self._groups:
+            if tree is not self._trees.memory:
+                tree.remove(self.name)
 
     def freeze(self, value: int) -> None:
         """Stop all processes of the slot (1), or let them go on (0). Raises HostError where that cannot be."""

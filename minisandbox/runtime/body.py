@@ -6,12 +6,14 @@ sandbox moves it has none: who wants to use it waits in `settled`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import trio
 
-from minisandbox.errors import BrokenError, ClosedError, HostError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
 from minisandbox.kernel.protocol import Record, RecordKind, Request
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ _PARTS = (
     "_broken",
     "_disk",
 )
+
+
+QUIET_S = 0.1
+"""How long processes that were killed may take to be gone."""
+
+_PAUSE_S = 0.005
+_NAMED = 5
 
 
 class DiskAnswer:
@@ -87,6 +96,18 @@ class Movable:
             return False
         return sandbox.remove_leftover()
 
+    async def wait_quiet(self) -> None:
+        """Return when nothing runs inside. Raises BusyError, with names, when something goes on."""
+        sandbox = self._itself()
+        deadline = trio.current_time() + QUIET_S
+        while not self.is_quiet():
+            if trio.current_time() > deadline or sandbox.running:
+                raise BusyError(
+                    f"{_names(sandbox.slot.cgroup.processes())} still run in this sandbox; a snapshot needs it quiet:"
+                    " end them, call kill_all() first, or give freeze=True"
+                )
+            await trio.sleep(_PAUSE_S)
+
     async def open_disk(self) -> int:
         """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError."""
         sandbox = self._itself()
@@ -127,3 +148,12 @@ class Movable:
 
     def _itself(self) -> Sandbox:
         return cast("Sandbox", self)
+
+
+def _names(pids: set[int]) -> str:
+    names = []
+    for pid in sorted(pids)[:_NAMED]:
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
+    more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
+    return (", ".join(names) or "processes") + more

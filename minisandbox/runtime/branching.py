@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,11 +34,15 @@ from minisandbox.runtime.snapshot import Layers, SealedLayer, Snapshot, shortene
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
 
-QUIET_S = 0.1
-"""How long processes that were killed may take to be gone."""
 
-_PAUSE_S = 0.005
-_NAMED = 5
+class _Change:
+    """One body that goes, and what its successor has to do with it."""
+
+    __slots__ = ("closed", "is_sealed", "old", "started")
+
+    def __init__(self, old: Sandbox, is_sealed: bool) -> None:
+        self.old, self.is_sealed = old, is_sealed
+        self.started, self.closed = trio.Event(), trio.Event()
 
 
 class Branches:
@@ -96,9 +99,12 @@ class Branches:
         ours, theirs = sandbox.options.rootfs, snapshot.rootfs
         if (ours.layers, ours.binds) != (theirs.layers, theirs.binds):
             raise UsageError("this snapshot is of a sandbox with another root file system; open one from it instead")
+        quiet = sandbox.is_quiet()
         sandbox.begin_move()
-        self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), keep_network=False)
+        killed = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
         await sandbox.settled()
+        if not quiet:
+            await killed.wait()
 
     def layers_of(self, snapshot: Snapshot) -> Layers:
         """Return the layers of a snapshot of this supervisor. Raises ClosedError or UsageError."""
@@ -136,7 +142,7 @@ class Branches:
         await sandbox.settled()
         sandbox.begin_move()
         try:
-            await _wait_quiet(sandbox)
+            await sandbox.wait_quiet()
             if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
                 await self._copies.flatten(sandbox.layers)
             disk_fd = await sandbox.open_disk()
@@ -147,14 +153,9 @@ class Branches:
         except BaseException:
             sandbox.end_move()
             raise
-        try:
-            layer = SealedLayer(disk_fd, self._slots.give_memory(sandbox.slot))
-        except SandboxError:
-            sandbox.break_(BrokenError("the sandbox was sealed, and could not go on"))
-            sandbox.end_move()
-            raise
+        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory())
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
-        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), keep_network=True, after=after)
+        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
@@ -172,18 +173,19 @@ class Branches:
         layers: Layers,
         error: ClosedError,
         *,
-        keep_network: bool,
+        is_sealed: bool,
         after: trio.Event | None = None,
-    ) -> None:
-        """Begin to close the body of a sandbox and to give it a new one upon these layers."""
+    ) -> trio.Event:
+        """Begin to give a sandbox a new body upon these layers; return an event for the end of the old one."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
         options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
         if options.lifetime_s is not None:
             options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
-        closed = trio.Event()
-        self._spawn(partial(self._close_old, old, closed), after)
-        self._spawn(partial(self._enter, sandbox, options, old if keep_network else None, closed), after)
+        change = _Change(old, is_sealed)
+        self._spawn(partial(self._enter, sandbox, options, change), after)
+        self._spawn(partial(self._close_old, change))
+        return change.closed
 
     def _spawn(self, task: Callable[[], Awaitable[None]], after: trio.Event | None = None) -> None:
         async def run() -> None:
@@ -200,33 +202,41 @@ class Branches:
         self._tasks += 1
         trio.lowlevel.spawn_system_task(run)
 
-    async def _close_old(self, old: Sandbox, closed: trio.Event) -> None:
-        with contextlib.suppress(SandboxError):  # its slot is in quarantine then, and counted there
-            await self._close(old)
-        closed.set()
+    async def _close_old(self, change: _Change) -> None:
+        """Close the old body once the new one is there: both at once would be in each other's way."""
+        await change.started.wait()
+        with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
+            if change.is_sealed:
+                self._slots.renew(change.old.slot)
+        with contextlib.suppress(SandboxError):
+            await self._close(change.old)
+        change.closed.set()
 
-    async def _enter(self, sandbox: Sandbox, options: Options, old: Sandbox | None, closed: trio.Event) -> None:
+    async def _enter(self, sandbox: Sandbox, options: Options, change: _Change) -> None:
         """Start a new body and let the sandbox have it; one that cannot be had breaks the sandbox."""
         try:
-            fresh = await self._start_patiently(options, closed)
+            fresh = await self._start_patiently(options, change)
             sandbox.enter_body(fresh)
             self._sandboxes[sandbox.number] = sandbox
-            if old is not None:
-                sandbox.network.go_on(old.network)
-            await sandbox.network.set_allow(options.policy.allow if old is None else old.network.allow)
+            if change.is_sealed:
+                sandbox.network.go_on(change.old.network)
+            allow = change.old.network.allow if change.is_sealed else options.policy.allow
+            await sandbox.network.set_allow(allow)
         except SandboxError as error:
             broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
             sandbox.break_(broken)
         finally:
+            change.started.set()
             await _release(options.layers)
             sandbox.end_move()
 
-    async def _start_patiently(self, options: Options, closed: trio.Event) -> Sandbox:
+    async def _start_patiently(self, options: Options, change: _Change) -> Sandbox:
         """Start in another slot, or where there is none, in the old one as soon as that is free."""
         try:
             return await self._start(options)
         except BusyError:
-            await closed.wait()
+            change.started.set()
+            await change.closed.wait()
             return await self._start(options)
 
     async def _open_all(self, options: Options, count: int) -> list[Sandbox]:
@@ -262,24 +272,3 @@ class Branches:
 async def _release(layers: Layers) -> None:
     for layer in layers:
         await layer.release()
-
-
-async def _wait_quiet(sandbox: Sandbox) -> None:
-    """Return when nothing runs in a sandbox. Raises BusyError, with names, when something goes on."""
-    deadline = trio.current_time() + QUIET_S
-    while not sandbox.is_quiet():
-        if trio.current_time() > deadline or sandbox.running:
-            raise BusyError(
-                f"{_names(sandbox.slot.cgroup.processes())} still run in this sandbox; a snapshot needs it quiet:"
-                " end them, or call kill_all() first"
-            )
-        await trio.sleep(_PAUSE_S)
-
-
-def _names(pids: set[int]) -> str:
-    names = []
-    for pid in sorted(pids)[:_NAMED]:
-        with contextlib.suppress(OSError):
-            names.append(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
-    more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
-    return (", ".join(names) or "processes") + more

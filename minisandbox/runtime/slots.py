@@ -119,13 +119,12 @@ class SlotPool:
         self._cooling.append(slot)
         self._returned.set()
 
-    def give_memory(self, slot: Slot) -> KeptMemory | None:
-        """Return what stays charged to a slot in which nothing runs, and give the slot new groups."""
+    def renew(self, slot: Slot) -> None:
+        """Give a slot new groups, after `SlotCgroup.give_memory`."""
         slot.generation += 1
         fresh = self._cgroups.open_slot(slot.number, slot.generation)
-        kept = slot.cgroup.give_memory()
+        slot.cgroup.remove_rest()
         slot.cgroup = fresh
-        return kept
 
     def open_account(self) -> KeptMemory | None:
         """Return a memory group for what belongs to no slot."""
@@ -153,7 +152,8 @@ class SlotPool:
         if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
             return False
         heirs, slot.heirs = slot.heirs, ()
-        memory = self.give_memory(slot)
+        memory = slot.cgroup.give_memory()
+        self.renew(slot)
         if memory is not None and not any(heir.charge_to(memory) for heir in heirs):
             memory.remove()  # with them, the pages are gone
         return True
