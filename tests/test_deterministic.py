@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import minisandbox
+from tests.kernel import HAS_DETACHED_LAYERS
 
 pytestmark = pytest.mark.requires_root
 
@@ -54,6 +57,7 @@ async def seen(supervisor: minisandbox.Supervisor, snapshot: minisandbox.Snapsho
     return result.stdout
 
 
+@pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}")
 async def test_two_openings_of_a_snapshot_see_the_same(
     supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,13 @@ import pytest
 import trio
 
 import minisandbox
+from tests.kernel import HAS_DETACHED_LAYERS
 
-pytestmark = [pytest.mark.requires_root, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.requires_root,
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+]
 
 NAMES = ("a", "b", "c")
 EXAMPLES = 12

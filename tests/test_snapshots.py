@@ -10,8 +10,12 @@ import trio
 
 import minisandbox
 from minisandbox.errors import BusyError, ClosedError, UsageError
+from tests.kernel import HAS_DETACHED_LAYERS
 
-pytestmark = pytest.mark.requires_root
+pytestmark = [
+    pytest.mark.requires_root,
+    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+]
 
 MIB = 1 << 20
 LAG_BYTES = 2 * MIB

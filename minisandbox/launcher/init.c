@@ -93,9 +93,10 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 	/* The child shares our memory until it execs: half the cost of a copy. It is not dumpable and its memory is of the
 	 * host's user namespace, so the sandbox cannot look into it; the out-of-memory killer leaves it alone (in_vfork in
 	 * mm/oom_kill.c), so it does not take us with it. A transfer never execs, and what it writes is charged to the owner
-	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. */
+	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. Who shares our
+	 * memory shares our clock too (time_namespaces(7)), before Linux 6.3 even beyond its exec. */
 	struct record failure = { 0 };
-	bool shared = req->verb == VERB_RUN;
+	bool shared = req->verb == VERB_RUN && !init->sandbox->deterministic;
 	long pid = shared ? sys_clone3_vfork(&args) : sys_clone3_plain(&args);
 	if (pid == 0)
 		command_child(init->sandbox, req, shared ? &failure : NULL);

@@ -184,6 +184,7 @@ struct sandbox {
 	int user_ns_fd;
 	int disk_fd; /* the writable tmpfs */
 	bool sealable; /* the ids on it are those seen inside */
+	bool deterministic;
 	uint32_t filter_count;
 	struct filter filter[FILTERS_MAX];
 	int64_t deadline_ns; /* 0: none */

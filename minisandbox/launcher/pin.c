@@ -61,8 +61,7 @@ int pin_times(int directory_fd, const char *path)
 	return pin_directory(fd, st.st_dev, 0);
 }
 
-/* The clocks change for the children of init: init itself reckons deadlines by those of the host. A command that shares
- * init's memory enters the namespace when it execs (since 6.3). */
+/* The clocks change for the children of init: init itself reckons deadlines by those of the host. */
 static int pin_clocks(const struct host *host)
 {
 	struct timespec monotonic, boottime;

@@ -153,6 +153,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	struct disk disk = root_build(slot, req, trees, &to);
 	sandbox.disk_fd = disk.fd;
 	sandbox.sealable = disk.sealable;
+	sandbox.deterministic = req->deterministic;
 	load_filters(req, &sandbox, &to);
 	become_warden(host, slot, &to);
 	keep_only(&sandbox, &to);
