@@ -328,6 +328,8 @@ int main(int argc, char **argv)
 			serve((size_t)slots, argv[0], (size_t)(argv[2] + strlen(argv[2]) - argv[0]));
 		}
 	}
+	if (nsjail_is_payload(argc, argv))
+		nsjail_payload(argc, argv);
 	fprintf(stderr, "usage: minisandbox-launcher serve SLOTS    serve requests on descriptor 3\n"
 	                "       minisandbox-launcher --print-protocol\n");
 	return 64;

@@ -23,7 +23,9 @@ from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
-from minisandbox.runtime.engines.native import StartSpec, start_request
+from minisandbox.runtime.engines import Attempt
+from minisandbox.runtime.engines.choice import Engines
+from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
@@ -45,6 +47,8 @@ class Supervisor:
         launcher: Launcher,
         slots: SlotPool,
         handles: Handles,
+        engines: Engines,
+        engine: str,
         max_parked: int,
     ) -> None:
         self.state = state
@@ -53,6 +57,8 @@ class Supervisor:
         self._launcher = launcher
         self._slots = slots
         self._handles = handles
+        self._engines = engines
+        self._engine = engine
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._numbers = 0
@@ -75,6 +81,7 @@ class Supervisor:
     async def open_sandbox(
         self,
         *,
+        engine: str | None = None,
         rootfs: str | Rootfs = "host",
         policy: str | Policy = "default",
         limits: Limits | None = None,
@@ -87,14 +94,16 @@ class Supervisor:
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have terminals; `trace` fills
-        `timing.stages`. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
-        many are open. Cancelled: nothing is left.
+        `engine` makes its container (native or nsjail), that of the supervisor when None. `lifetime_s` ends it whatever
+        becomes of its owner; `terminal` lets it have terminals; `trace` fills `timing.stages`. Raises StartError with
+        the step that failed, UsageError for what cannot be, HostError for an engine that is not installed, BusyError
+        when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
         found_rootfs = await self._find_rootfs(rootfs)
         found = self._find_policy(policy)
         options = Options(
+            engine=engine or self._engine,
             rootfs=found_rootfs,
             policy=found,
             limits=found.limits.overridden_by(limits),
@@ -145,6 +154,7 @@ class Supervisor:
 
     async def _start(self, options: Options) -> Sandbox:
         begun = time.monotonic()
+        engine = self._engines.find(options.engine)
         slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
@@ -153,14 +163,14 @@ class Supervisor:
         except BaseException:
             self._slots.release(slot, [])
             raise
-        with theirs:
+        with theirs, engine.attempt() as attempt:
             sandbox = self._make_sandbox(slot, ours, options)
             try:
                 asked_ns = time.monotonic_ns()
-                await self._ask(sandbox, theirs.fileno(), options)
+                await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
                 slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
-                await self._wait_started(sandbox, slot_s, asked_ns)
+                await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self._close(sandbox)
                 raise
@@ -183,7 +193,7 @@ class Supervisor:
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
-    async def _ask(self, sandbox: Sandbox, control_fd: int, options: Options) -> None:
+    async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
         with self._handles.bind_fds(options.binds) as bind_fds:
             spec = StartSpec(
                 number=sandbox.number,
@@ -199,9 +209,9 @@ class Supervisor:
                 terminal=options.terminal,
                 trace=options.trace,
             )
-            await self._launcher.send(start_request(spec))
+            await self._launcher.send(attempt.request(spec))
 
-    async def _wait_started(self, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
+    async def _wait_started(self, attempt: Attempt, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
         with trio.move_on_after(STEP_DEADLINE_S) as scope:
             await sandbox.started.wait()
         if scope.cancelled_caught:
@@ -209,6 +219,8 @@ class Supervisor:
         failure = sandbox.start_failure
         if failure is not None:
             raise StartError("cannot start a sandbox", stage_name(failure.stage), failure.error, failure.item)
+        if not sandbox.usable and not self._launcher.broken and (why := attempt.failure()) is not None:
+            raise why
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
