@@ -20,7 +20,7 @@ ENGINE_MODULES = frozenset(
     f"test_{name}.py"
     for name in (
         *("sandbox", "limits", "limits_counts", "output", "files", "terminal", "network"),
-        *("init", "root_switch", "privileges", "descriptors", "mounts", "nsjail"),
+        *("init", "root_switch", "privileges", "descriptors", "mounts"),
     )
 )
 """Tests that must hold for each engine. `--engine nsjail` runs all others with it too."""

@@ -108,6 +108,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--env", action="append", default=[], metavar="K=V", help="an environment variable")
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
+    _add_limit_options(parser)
+    add_common_options(parser)
+    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits, instead of the policy's", f'each may be "{NO_LIMIT}"')
     for limit in LIMIT_OPTIONS:
         limits.add_argument(
@@ -118,9 +125,6 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
             help=limit.help,
             default=argparse.SUPPRESS,
         )
-    add_common_options(parser)
-    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

@@ -41,14 +41,12 @@ class Supervisor:
 
     def __init__(
         self,
-        *,
         state: StateDir,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
         handles: Handles,
         engines: Engines,
-        engine: str,
         max_parked: int,
     ) -> None:
         self.state = state
@@ -58,7 +56,6 @@ class Supervisor:
         self._slots = slots
         self._handles = handles
         self._engines = engines
-        self._engine = engine
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._numbers = 0
@@ -94,16 +91,15 @@ class Supervisor:
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `engine` makes its container (native or nsjail), that of the supervisor when None. `lifetime_s` ends it whatever
-        becomes of its owner; `terminal` lets it have terminals; `trace` fills `timing.stages`. Raises StartError with
-        the step that failed, UsageError for what cannot be, HostError for an engine that is not installed, BusyError
-        when too many are open. Cancelled: nothing is left.
+        `engine` makes its container. `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have
+        terminals; `trace` fills `timing.stages`. Raises StartError with the step that failed, UsageError for what
+        cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
         found_rootfs = await self._find_rootfs(rootfs)
         found = self._find_policy(policy)
         options = Options(
-            engine=engine or self._engine,
+            engine=self._engines.default if engine is None else engine,
             rootfs=found_rootfs,
             policy=found,
             limits=found.limits.overridden_by(limits),
@@ -114,7 +110,6 @@ class Supervisor:
             terminal=terminal,
             trace=trace,
         )
-        check_options(options)
         sandbox = await self._open(options)
         try:
             yield sandbox
@@ -129,6 +124,7 @@ class Supervisor:
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
+        check_options(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
         try:

@@ -15,9 +15,11 @@ ENGINES: dict[str, Callable[[], Engine]] = {DEFAULT_ENGINE: NativeEngine, "nsjai
 
 
 class Engines:
-    """Those that are in use."""
+    """Those that are in use. `default` is the name of that for sandboxes which name none."""
 
-    def __init__(self) -> None:
+    def __init__(self, default: str) -> None:
+        check_engine(default)
+        self.default = default
         self._open: dict[str, Engine] = {}
 
     def find(self, name: str) -> Engine:
