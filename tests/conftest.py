@@ -17,10 +17,11 @@ LAST = "test_leaks.py"
 """Runs after everything else, since it looks at what the other tests left behind."""
 
 ENGINE_MODULES = frozenset(
-    f"test_{name}.py"
+    f"{name}.py"
     for name in (
-        *("sandbox", "limits", "limits_counts", "output", "files", "terminal", "network"),
-        *("init", "root_switch", "privileges", "descriptors", "mounts"),
+        *("test_sandbox", "test_limits", "test_limits_counts", "test_output", "test_files", "test_terminal"),
+        *("test_network", "probes/test_init", "probes/test_root_switch", "probes/test_privileges"),
+        *("probes/test_descriptors", "probes/test_mounts"),
     )
 )
 """Tests that must hold for each engine. `--engine nsjail` runs all others with it too."""
@@ -36,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests of ENGINE_MODULES with each engine, but for the slow ones, which --engine runs too."""
     once = metafunc.config.getoption("--engine") or metafunc.definition.get_closest_marker("slow")
-    if "engine" in metafunc.fixturenames and metafunc.definition.path.name in ENGINE_MODULES and not once:
+    module = str(metafunc.definition.path.relative_to(Path(__file__).parent))
+    if "engine" in metafunc.fixturenames and module in ENGINE_MODULES and not once:
         metafunc.parametrize("engine", list(ENGINES), indirect=True, scope="session")
 
 
