@@ -14,6 +14,7 @@ import trio
 
 from minisandbox import BrokenError, HostError, StartError, Supervisor, UsageError, open_supervisor
 from tests import observer
+from tests.cli import minisandbox
 
 pytestmark = pytest.mark.requires_root
 
@@ -192,3 +193,14 @@ async def test_the_end_of_the_launcher_is_the_end_of_what_nsjail_made(supervisor
             await observer.wait_ended(pidfds)
 
     assert len(pidfds) == 2
+
+
+def test_the_command_line_takes_the_engine(state_dir: Path) -> None:
+    """--engine makes all sandboxes of the command, that of the self-test too; another name is an error of usage."""
+    run = minisandbox(state_dir, "run", "--engine", "nsjail", "--trace", "--", "echo", "inside")
+    other = minisandbox(state_dir, "run", "--engine", "docker", "--", "true")
+
+    assert (0, b"inside\n") == (run.returncode, run.stdout)
+    assert b"nsjail_exec" in run.stderr
+    assert 125 == other.returncode  # of every failure of ours in `run`
+    assert b"native" in other.stderr and b"nsjail" in other.stderr
