@@ -13,6 +13,7 @@ import msgspec
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 
 NO_LIMIT = "none"
 
@@ -66,6 +67,7 @@ class SandboxOptions:
     """The sandbox that was asked for."""
 
     state_dir: Path | None
+    engine: str
     rootfs: str
     python_prefix: Path | None
     policy: Policy
@@ -82,6 +84,9 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
         "--rootfs", default="host", metavar="NAME", help="root file system: a name, or a recipe's .toml (%(default)s)"
+    )
+    kind.add_argument(
+        "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="what makes the container (%(default)s)"
     )
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
@@ -103,6 +108,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--env", action="append", default=[], metavar="K=V", help="an environment variable")
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
+    _add_limit_options(parser)
+    add_common_options(parser)
+    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits, instead of the policy's", f'each may be "{NO_LIMIT}"')
     for limit in LIMIT_OPTIONS:
         limits.add_argument(
@@ -113,9 +125,6 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
             help=limit.help,
             default=argparse.SUPPRESS,
         )
-    add_common_options(parser)
-    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +147,7 @@ def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
     """Return the sandbox that the options ask for. Raises UsageError or PolicyError."""
     return SandboxOptions(
         state_dir=state_dir(options),
+        engine=options.engine,
         rootfs=options.rootfs,
         python_prefix=options.python_prefix and Path(os.path.abspath(options.python_prefix)),
         policy=_policy(options),

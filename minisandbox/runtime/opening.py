@@ -16,6 +16,7 @@ from minisandbox.kernel.protocol import SLOT_IDS
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
@@ -33,16 +34,19 @@ async def open_supervisor(
     max_parked: int = DEFAULT_MAX_PARKED,
     cgroup_layout: CgroupLayout | None = None,
     self_test: bool = True,
+    engine: str = DEFAULT_ENGINE,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
     `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
     started ahead, at most `max_parked` at once; 0 is never. What a dead supervisor of this state directory
-    left is removed first. With `self_test` a sandbox tries what none may do before any is served.
+    left is removed first. With `self_test` a sandbox tries what none may do before any is served. `engine` makes the
+    containers of sandboxes that name none.
     Raises HostError when this host cannot run sandboxes, or one does not hold, and says why.
     """
     _check_caller(max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
+        engines = stack.enter_context(contextlib.closing(Engines(engine)))
         state = StateDir.open(state_dir)
         layout = cgroup_layout or detect_layout()
         CgroupTree.sweep(layout, state.is_alive)
@@ -57,9 +61,7 @@ async def open_supervisor(
         stack.push_async_callback(launcher.aclose)
         slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
         await stack.enter_async_context(background(slots.serve))
-        supervisor = Supervisor(
-            state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles, max_parked=max_parked
-        )
+        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked)
         stack.push_async_callback(supervisor.aclose)
         await stack.enter_async_context(background(supervisor.parking.serve))
         if self_test:

@@ -9,6 +9,7 @@ from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.policy import Policy
+from minisandbox.runtime.engines.choice import check_engine
 from minisandbox.runtime.resolve import env_words
 from minisandbox.spec import MAX_SECONDS, Limits
 
@@ -21,6 +22,7 @@ MIN_DISK_INODES = 16
 class Options:
     """All that makes one sandbox differ from another."""
 
+    engine: str
     rootfs: Rootfs
     policy: Policy
     limits: Limits
@@ -43,6 +45,7 @@ class Options:
         """What is fixed when a sandbox starts; memory, processes, CPU and variables are given when it is handed out."""
         policy, limits = self.policy, self.limits
         return (
+            self.engine,
             self.rootfs.layers,
             self.rootfs.binds,
             policy.seccomp,
@@ -59,6 +62,7 @@ class Options:
 
 def check_options(options: Options) -> None:
     """Raise UsageError for what cannot be, while nothing is started yet."""
+    check_engine(options.engine)
     lifetime_s, hostname = options.lifetime_s, options.hostname
     if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
         raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")

@@ -23,7 +23,9 @@ from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
-from minisandbox.runtime.engines.native import StartSpec, start_request
+from minisandbox.runtime.engines import Attempt
+from minisandbox.runtime.engines.choice import Engines
+from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
@@ -39,12 +41,12 @@ class Supervisor:
 
     def __init__(
         self,
-        *,
         state: StateDir,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
         handles: Handles,
+        engines: Engines,
         max_parked: int,
     ) -> None:
         self.state = state
@@ -53,6 +55,7 @@ class Supervisor:
         self._launcher = launcher
         self._slots = slots
         self._handles = handles
+        self._engines = engines
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._numbers = 0
@@ -75,6 +78,7 @@ class Supervisor:
     async def open_sandbox(
         self,
         *,
+        engine: str | None = None,
         rootfs: str | Rootfs = "host",
         policy: str | Policy = "default",
         limits: Limits | None = None,
@@ -87,14 +91,15 @@ class Supervisor:
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have terminals; `trace` fills
-        `timing.stages`. Raises StartError with the step that failed, UsageError for what cannot be, BusyError when too
-        many are open. Cancelled: nothing is left.
+        `engine` makes its container. `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have
+        terminals; `trace` fills `timing.stages`. Raises StartError with the step that failed, UsageError for what
+        cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
         found_rootfs = await self._find_rootfs(rootfs)
         found = self._find_policy(policy)
         options = Options(
+            engine=self._engines.default if engine is None else engine,
             rootfs=found_rootfs,
             policy=found,
             limits=found.limits.overridden_by(limits),
@@ -105,7 +110,6 @@ class Supervisor:
             terminal=terminal,
             trace=trace,
         )
-        check_options(options)
         sandbox = await self._open(options)
         try:
             yield sandbox
@@ -120,6 +124,7 @@ class Supervisor:
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
+        check_options(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
         try:
@@ -145,6 +150,7 @@ class Supervisor:
 
     async def _start(self, options: Options) -> Sandbox:
         begun = time.monotonic()
+        engine = self._engines.find(options.engine)
         slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
@@ -153,14 +159,14 @@ class Supervisor:
         except BaseException:
             self._slots.release(slot, [])
             raise
-        with theirs:
+        with theirs, engine.attempt() as attempt:
             sandbox = self._make_sandbox(slot, ours, options)
             try:
                 asked_ns = time.monotonic_ns()
-                await self._ask(sandbox, theirs.fileno(), options)
+                await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
                 slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
-                await self._wait_started(sandbox, slot_s, asked_ns)
+                await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self._close(sandbox)
                 raise
@@ -183,7 +189,7 @@ class Supervisor:
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
-    async def _ask(self, sandbox: Sandbox, control_fd: int, options: Options) -> None:
+    async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
         with self._handles.bind_fds(options.binds) as bind_fds:
             spec = StartSpec(
                 number=sandbox.number,
@@ -199,9 +205,9 @@ class Supervisor:
                 terminal=options.terminal,
                 trace=options.trace,
             )
-            await self._launcher.send(start_request(spec))
+            await self._launcher.send(attempt.request(spec))
 
-    async def _wait_started(self, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
+    async def _wait_started(self, attempt: Attempt, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
         with trio.move_on_after(STEP_DEADLINE_S) as scope:
             await sandbox.started.wait()
         if scope.cancelled_caught:
@@ -209,6 +215,8 @@ class Supervisor:
         failure = sandbox.start_failure
         if failure is not None:
             raise StartError("cannot start a sandbox", stage_name(failure.stage), failure.error, failure.item)
+        if not sandbox.usable and not self._launcher.broken and (why := attempt.failure()) is not None:
+            raise why
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
