@@ -267,6 +267,7 @@ def flatten_layers(
     Raises HostError when something in them cannot be kept, OSError when it cannot be read or written. What was written
     by then stays.
     """
+    recorder, meter = recorder or Recorder(), meter or Meter()
     with (
         MergedWalk(layer_fds, recorder.marks) as walk,
         LayerWriter(target_fd, recorder.marks, recorder.owners) as writer,
