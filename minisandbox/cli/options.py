@@ -15,6 +15,7 @@ from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
 
 NO_LIMIT = "none"
+DEFAULT_ROOTFS = "host"
 
 Number = int | float | None
 
@@ -67,6 +68,7 @@ class SandboxOptions:
 
     state_dir: Path | None
     rootfs: str
+    snapshot: str | None
     python_prefix: Path | None
     policy: Policy
     binds: tuple[Bind, ...]
@@ -81,8 +83,9 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
-        "--rootfs", default="host", metavar="NAME", help="root file system: a name, or a recipe's .toml (%(default)s)"
+        "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
     )
+    kind.add_argument("--snapshot", metavar="NAME", help="a stored snapshot, instead of a root file system")
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
     kind.add_argument("--allow", action="append", metavar="HOST:PORT", help="reach this through a proxy; repeatable")
@@ -136,9 +139,12 @@ def add_debug_option(parser: argparse.ArgumentParser) -> None:
 
 def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
     """Return the sandbox that the options ask for. Raises UsageError or PolicyError."""
+    if options.snapshot is not None and options.rootfs is not None:
+        raise UsageError("a snapshot has its rootfs already; give --snapshot or --rootfs, not both")
     return SandboxOptions(
         state_dir=state_dir(options),
-        rootfs=options.rootfs,
+        rootfs=options.rootfs or DEFAULT_ROOTFS,
+        snapshot=options.snapshot,
         python_prefix=options.python_prefix and Path(os.path.abspath(options.python_prefix)),
         policy=_policy(options),
         binds=tuple(map(parse_bind, options.bind)),

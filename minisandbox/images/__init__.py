@@ -10,6 +10,8 @@ from minisandbox.images.progress import Progress
 from minisandbox.images.recipe import recipe_names
 from minisandbox.images.rootfs import build_rootfs
 from minisandbox.images.snapshot_digest import digest_snapshot, digest_tree
+from minisandbox.images.snapshot_export import export_snapshot
+from minisandbox.images.snapshot_import import import_snapshot
 from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.images.snapshot_record import ContentCache
 from minisandbox.images.snapshot_store import Difference, SnapshotStore
@@ -36,10 +38,12 @@ __all__ = [
     "build_rootfs",
     "digest_snapshot",
     "digest_tree",
+    "export_snapshot",
     "find_layer",
     "gc",
     "hold_layer",
     "import_image",
+    "import_snapshot",
     "inspect_rootfs",
     "list_rootfs",
     "measure_tree",

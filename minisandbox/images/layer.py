@@ -149,11 +149,15 @@ def find_layer(state: StateDir, digest: str) -> Layer | None:
     return layer if _sidecar(layer).is_file() and layer.path.is_dir() else None
 
 
+def sidecar_content(layer: Layer) -> bytes:
+    """Return the manifest of a layer as it is stored."""
+    with reporting(f"read {_sidecar(layer)}"):
+        return _sidecar(layer).read_bytes()
+
+
 def read_manifest(layer: Layer) -> LayerManifest:
     """Return what was noted when a layer was stored."""
-    sidecar = _sidecar(layer)
-    with reporting(f"read {sidecar}"):
-        content = sidecar.read_bytes()
+    content, sidecar = sidecar_content(layer), _sidecar(layer)
     try:
         return msgspec.json.decode(content, type=LayerManifest)
     except msgspec.MsgspecError as error:

@@ -20,6 +20,7 @@ from minisandbox.images.marks import Marks
 from minisandbox.images.merged import Found, Inode, MergedWalk
 from minisandbox.images.progress import Meter
 from minisandbox.images.snapshot_record import Owners, Recorder, kept_mtime_ns
+from minisandbox.images.sparse import Segments
 from minisandbox.images.tree import TOP, Step
 
 CHUNK_BYTES = 1 << 20
@@ -191,7 +192,9 @@ def _copy_file(found: Found, recorder: Recorder, writer: LayerWriter, shared: di
     facts = facts_of(found, recorder)
     match stat.S_IFMT(found.status.st_mode):
         case stat.S_IFREG:
-            writer.add_file(found.name, facts, found.status.st_size, _counted(read_pieces(found), meter))
+            writer.add_file(
+                found.name, facts, found.status.st_size, _counted(read_pieces(found, segments_of(found)), meter)
+            )
         case stat.S_IFLNK:
             writer.add_symlink(found.name, facts, os.readlink(found.name, dir_fd=found.directory_fd))
         case stat.S_IFIFO | stat.S_IFSOCK:
@@ -203,21 +206,21 @@ def _copy_file(found: Found, recorder: Recorder, writer: LayerWriter, shared: di
         writer.share(found.name, shared[found.inode])
 
 
-def read_pieces(found: Found) -> Iterator[tuple[int, bytes]]:
-    """Yield what of a regular file is no hole, in pieces (lseek(2), SEEK_DATA)."""
-    for place, length in segments_of(found):
-        fd = os.open(found.name, _READ_FILE, dir_fd=found.directory_fd)
-        try:
+def read_pieces(found: Found, segments: Segments) -> Iterator[tuple[int, bytes]]:
+    """Yield what a regular file has at these places."""
+    fd = os.open(found.name, _READ_FILE, dir_fd=found.directory_fd)
+    try:
+        for place, length in segments:
             end = place + length
             while place < end and (data := os.pread(fd, min(CHUNK_BYTES, end - place), place)):
                 yield place, data
                 place += len(data)
-        finally:
-            os.close(fd)
+    finally:
+        os.close(fd)
 
 
-def segments_of(found: Found) -> list[tuple[int, int]]:
-    """Return place and length of each piece of a regular file that is no hole."""
+def segments_of(found: Found) -> Segments:
+    """Return place and length of each piece of a regular file that is no hole (lseek(2), SEEK_DATA)."""
     segments = []
     fd = os.open(found.name, _READ_FILE, dir_fd=found.directory_fd)
     end = 0

@@ -132,7 +132,11 @@ def find_manifest(state: StateDir, reference: str) -> SnapshotManifest:
 
 def load_snapshot(state: StateDir, manifest: SnapshotManifest) -> StoredSnapshot:
     """Return a stored snapshot. Raises SnapshotDamagedError when a layer is gone or the manifest was changed."""
-    file = snapshot_file(state, manifest.name)
+    return load_layers(state, manifest, snapshot_file(state, manifest.name))
+
+
+def load_layers(state: StateDir, manifest: SnapshotManifest, file: Path) -> StoredSnapshot:
+    """Return the snapshot of a manifest that is in a file, with its layers, which are stored."""
     base = manifest.rootfs
     lower = _layers(state, base.layers, file)
     rootfs = Rootfs(base.name, lower, tuple(map(bind_of, base.binds)), base.env)

@@ -81,7 +81,7 @@ class SnapshotStore:
             with reporting("read the layers of a snapshot"):
                 digest = digest_snapshot(rootfs, layer_fds, cache, self.marks, self.owners)
             name = name or digest.removeprefix("sha256:")[:NAME_DIGITS]
-            if (stored := self._taken(name, digest)) is not None:
+            if (stored := self.taken(name, digest)) is not None:
                 return stored
             layers = [self._store(fd, cache, meter) for fd in reversed(layer_fds)]
             snapshot = StoredSnapshot(name, digest, rootfs, tuple(reversed(layers)))
@@ -139,7 +139,7 @@ class SnapshotStore:
                     f"where it is, and import it here"
                 )
 
-    def _taken(self, name: str, digest: str) -> StoredSnapshot | None:
+    def taken(self, name: str, digest: str) -> StoredSnapshot | None:
         """Return the snapshot of this name if it is this very one. Raises UsageError when it is another."""
         if not ROOTFS_NAME.fullmatch(name):
             raise UsageError(f"cannot name a snapshot {name!r}; use up to 64 letters, digits, '.', '_' and '-'")

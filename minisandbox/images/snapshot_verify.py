@@ -16,6 +16,7 @@ from minisandbox.images.snapshot_manifest import StoredSnapshot, snapshot_file
 from minisandbox.images.snapshot_record import Recorder
 from minisandbox.images.snapshot_store import SnapshotStore
 from minisandbox.images.state import reporting
+from minisandbox.images.stream import Refuse
 from minisandbox.images.tree import TOP, Step
 
 _RECORD_BYTES = hashlib.sha256().digest_size
@@ -51,15 +52,25 @@ def verify_layer(layer: Layer, recorder: Recorder, meter: Meter) -> None:
         except RootfsError as error:
             raise SnapshotDamagedError("the layer is damaged; build its rootfs anew", layer.path) from error
         return
-    index = index_file(layer).read_bytes()
-    if "sha256:" + hashlib.sha256(index).hexdigest() != layer.digest or manifest.digest != layer.digest:
-        raise SnapshotDamagedError(f"this is not the index of the layer {layer.digest}", index_file(layer))
+    if manifest.digest != layer.digest:
+        raise SnapshotDamagedError(f"this is not the manifest of the layer {layer.digest}", layer.path)
+
+    def refuse(message: str) -> SnapshotDamagedError:
+        return SnapshotDamagedError(f"{message}; import the snapshot again", layer.path)
+
+    find_damage(layer, index_file(layer).read_bytes(), recorder, refuse, meter)
+
+
+def find_damage(layer: Layer, index: bytes, recorder: Recorder, refuse: Refuse, meter: Meter | None = None) -> None:
+    """Raise the error of `refuse` unless a tree is what the digest of a layer says, and its index with it."""
+    if "sha256:" + hashlib.sha256(index).hexdigest() != layer.digest:
+        raise refuse(f"the index of the layer {layer.digest} is damaged")
     with opened_layers([layer.path]) as (top_fd,), MergedWalk([top_fd], recorder.marks) as walk:
-        _compare(layer, walk, _entries(index), recorder, meter)
+        _compare(walk, _entries(index), recorder, refuse, meter or Meter())
 
 
 def _compare(
-    layer: Layer, walk: MergedWalk, entries: Iterator[tuple[bytes, bytes]], recorder: Recorder, meter: Meter
+    walk: MergedWalk, entries: Iterator[tuple[bytes, bytes]], recorder: Recorder, refuse: Refuse, meter: Meter
 ) -> None:
     names: list[bytes] = []
     for found, record in indexed(walk, recorder):
@@ -67,20 +78,20 @@ def _compare(
         name, entry = next(entries)
         if entry != record:
             shown = b"" if found.step is Step.LEAVE else found.name
-            raise _damage(layer, names, shown, name)
+            raise refuse(_damage(names, shown, name))
         if found.step is Step.LEAVE:
             names.pop()
         elif found.step is Step.ENTER:
             names.append(found.name)
 
 
-def _damage(layer: Layer, names: list[bytes], found: bytes, expected: bytes) -> SnapshotDamagedError:
-    """Return the error that says what is wrong with the first file that differs; an empty name is no file."""
+def _damage(names: list[bytes], found: bytes, expected: bytes) -> str:
+    """Say what is wrong with the first file that differs; an empty name is no file."""
     is_new = found != expected and bool(found) and (not expected or found < expected)
     name = found if is_new else expected
     path = quoted(b"/".join((*names[1:], name)) if names else TOP)
     how = "does not belong there" if is_new else "is gone" if found != expected else "is not what was stored"
-    return SnapshotDamagedError(f"{path} of the layer {how}; import the snapshot again", layer.path)
+    return f"{path} of the layer {how}"
 
 
 def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
