@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minisandbox.images import Change, ContentCache, Layer, Rootfs, digest_snapshot, digest_tree, measure_tree
@@ -198,14 +198,36 @@ def expected_differences(before: Seen, after: Seen) -> dict[str, Change]:
     return found | {path: Change.CHANGED for path in before.keys() & after.keys() if before[path] != after[path]}
 
 
+def action(what: str, path: str, other: str = "", number: int = 0) -> Action:
+    """Return an action in fewer words."""
+    return Action(what, path, other, number)
+
+
+BEGINNING = [
+    action("mkdir", "a"),
+    action("mkdir", "a/b"),
+    action("write", "a/c", number=2),
+    action("write", "a/b/c", number=1),
+    action("write", "b"),
+    action("link", "b", "c"),
+]
+"""What every base has, so that there is something to be hidden."""
+
+
 @given(SESSIONS)
+@example([[], [action("remove", "a")], [action("mkdir", "a")]])  # hidden by a whiteout that the directory replaces
+@example([[], [action("remove", "a"), action("mkdir", "a")], [action("write", "a/b")]])
+@example([[], [action("remove", "a"), action("write", "a")], [action("remove", "a"), action("mkdir", "a")]])
+@example([[], [action("write", "a/c", number=2), action("chmod", "a/c", number=3)]])  # the same as before
+@example([[], [action("write", "d")], [action("remove", "d")]])
+@example([[], [action("write", "a/d"), action("link", "a/d", "d")], [action("remove", "a/d")]])
 @settings(max_examples=25, deadline=None)
 def test_layers_are_compared_digested_and_flattened_as_overlayfs_shows_them(sessions: list[list[Action]]) -> None:
     """Whatever programs do in a chain of sandboxes: the kernel's own mounts are what all three are checked against."""
     with overlays() as kernel:
         base = kernel.top / "base"
         base.mkdir()
-        for step in sessions[0]:
+        for step in [*BEGINNING, *sessions[0]]:
             step.apply(base)
         layers, seen = [base], [kernel.see([base])]
         for steps in sessions[1:]:
