@@ -58,7 +58,10 @@ def verify_layer(layer: Layer, recorder: Recorder, meter: Meter) -> None:
     def refuse(message: str) -> SnapshotDamagedError:
         return SnapshotDamagedError(f"{message}; import the snapshot again", layer.path)
 
-    find_damage(layer, index_file(layer).read_bytes(), recorder, refuse, meter)
+    index = index_file(layer).read_bytes()
+    if "sha256:" + hashlib.sha256(index).hexdigest() != layer.digest:
+        raise SnapshotDamagedError(f"this is not the index of the layer {layer.digest}", index_file(layer))
+    find_damage(layer, index, recorder, refuse, meter)
 
 
 def find_damage(layer: Layer, index: bytes, recorder: Recorder, refuse: Refuse, meter: Meter | None = None) -> None:
@@ -73,16 +76,21 @@ def _compare(
     walk: MergedWalk, entries: Iterator[tuple[bytes, bytes]], recorder: Recorder, refuse: Refuse, meter: Meter
 ) -> None:
     names: list[bytes] = []
+    damage = ""  # of a directory, which is often that something in it was added or removed: that is what to name
     for found, record in indexed(walk, recorder):
         meter.add_file()
         name, entry = next(entries)
         if entry != record:
             shown = b"" if found.step is Step.LEAVE else found.name
-            raise refuse(_damage(names, shown, name))
+            damage = _damage(names, shown, name)
+            if found.step is not Step.ENTER or shown != name:
+                raise refuse(damage)
         if found.step is Step.LEAVE:
             names.pop()
         elif found.step is Step.ENTER:
             names.append(found.name)
+    if damage:
+        raise refuse(damage)
 
 
 def _damage(names: list[bytes], found: bytes, expected: bytes) -> str:
