@@ -57,6 +57,8 @@ class TarWriter:
         table = b""
         stored = size
         if segments is not None and sum(length for _, length in segments) < size:
+            # Of a hole at the end tar(1) would know nothing without a piece of no length after it.
+            segments = segments if segments and sum(segments[-1]) == size else [*segments, (size, 0)]
             table = _map(segments)
             stored = len(table) + sum(length for _, length in segments)
             records |= {
