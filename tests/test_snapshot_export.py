@@ -199,21 +199,25 @@ def test_whatever_files_are_called_and_have_comes_back(
         assert facts(saved) == facts(import_snapshot(other, top / "one.tgz"))
 
 
+EVIL = {
+    "upwards": "{}/../../../../evil",
+    "absolute": "/evil",
+    "through a link": "{}/out/evil",
+    "elsewhere": f"layers/{'0' * 64}/evil",
+    "device": "{}/null",
+    "foreign link": "{}/shadow",
+    "owner": "{}/owner",
+    "mark": "{}/mark",
+    "twice": "{}/d",
+    "too much": "{}/large",
+}
+"""Names of members that should not be there."""
+
+
 def rewritten(file: Path, change: str, layer: str) -> bytes:
     """Return an exported file with something in a layer that should not be there."""
     inside = f"layers/{layer}"
-    evil = {
-        "upwards": tarfile.TarInfo(f"{inside}/../../../../evil"),
-        "absolute": tarfile.TarInfo("/evil"),
-        "through a link": tarfile.TarInfo(f"{inside}/out/evil"),
-        "elsewhere": tarfile.TarInfo(f"layers/{'0' * 64}/evil"),
-        "device": tarfile.TarInfo(f"{inside}/null"),
-        "foreign link": tarfile.TarInfo(f"{inside}/shadow"),
-        "owner": tarfile.TarInfo(f"{inside}/owner"),
-        "mark": tarfile.TarInfo(f"{inside}/mark"),
-        "twice": tarfile.TarInfo(f"{inside}/d"),
-        "too much": tarfile.TarInfo(f"{inside}/large"),
-    }[change]
+    evil = tarfile.TarInfo(EVIL[change].format(inside))
     items = [evil]
     if change == "through a link":
         link = tarfile.TarInfo(f"{inside}/out")
@@ -242,10 +246,7 @@ def rewritten(file: Path, change: str, layer: str) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
-    "change",
-    "upwards,absolute,through a link,elsewhere,device,foreign link,owner,mark,twice,too much".split(","),
-)
+@pytest.mark.parametrize("change", EVIL)
 def test_hostile_file_writes_nothing(store: SnapshotStore, other: SnapshotStore, tmp_path: Path, change: str) -> None:
     """Not outside of its layer, nor anything that no sandbox can have."""
     saved = save_small(store, tmp_path / "layer")

@@ -99,6 +99,23 @@ def test_layers_are_shared(store: SnapshotStore, layer: Path, upper: Path) -> No
     assert 3 == len([name for name in os.listdir(store.state.layers) if "." not in name])  # that of host is one
 
 
+def test_long_chain_is_stored_as_one_layer(store: SnapshotStore, layer: Path, tmp_path: Path) -> None:
+    """It shows the same, and its digest is the same."""
+    chain = [layer]
+    for number in range(10):
+        top = tmp_path / f"top{number}"
+        (top / "work").mkdir(parents=True)
+        (top / "work/added").write_text(str(number))
+        chain.insert(0, top)
+    with opened(*chain) as fds:
+        expected = digest_snapshot(build_rootfs(store.state, "host"), fds)
+    saved = save(store, "long", *chain)
+    verify_snapshot(store, saved)
+
+    assert (expected, 1) == (saved.digest, len(saved.layers))
+    assert "9" == (saved.layers[0].path / "work/added").read_text()
+
+
 def test_snapshot_is_found_by_name_digest_and_its_beginning(store: SnapshotStore, layer: Path) -> None:
     """With and without the name of the algorithm; without a name it is called by its digest."""
     with opened(layer) as fds:

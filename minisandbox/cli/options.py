@@ -82,10 +82,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     """Add the options, and the command at the end."""
     parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
     kind = parser.add_argument_group("what kind of sandbox")
-    kind.add_argument(
-        "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
-    )
-    kind.add_argument("--snapshot", metavar="NAME", help="a stored snapshot, instead of a root file system")
+    _add_root_options(kind)
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
     kind.add_argument("--allow", action="append", metavar="HOST:PORT", help="reach this through a proxy; repeatable")
@@ -119,6 +116,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser)
     parser.add_argument("--trace", action="store_true", help="measure each step of the start")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def _add_root_options(kind: argparse._ArgumentGroup) -> None:
+    kind.add_argument(
+        "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
+    )
+    kind.add_argument("--snapshot", metavar="NAME", help="a stored snapshot, instead of a root file system")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

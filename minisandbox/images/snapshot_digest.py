@@ -79,7 +79,9 @@ def digest_snapshot(
 
 def digest_tree(layer_fd: int, cache: ContentCache | None = None, marks: Marks = TRUSTED) -> str:
     """Return the digest of a layer by itself."""
-    return index_layer(layer_fd, Recorder(exact_time, marks, cache=ContentCache() if cache is None else cache)).digest
+    return index_layers(
+        [layer_fd], Recorder(exact_time, marks, cache=ContentCache() if cache is None else cache)
+    ).digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,14 @@ class LayerIndex:
         return "sha256:" + hashlib.sha256(self.encoded).hexdigest()
 
 
-def index_layer(layer_fd: int, recorder: Recorder) -> LayerIndex:
-    """Read a layer. Raises OSError, or HostError when it is none (`Marks.read_xattrs`)."""
+def index_layers(layer_fds: Sequence[int], recorder: Recorder) -> LayerIndex:
+    """Read layers, top first, and index the one that they make together.
+
+    Raises OSError, or HostError when a file is not whole (`Marks.read_xattrs`).
+    """
     encoded = bytearray(LAYER_HEADER)
     files = content_bytes = 0
-    with MergedWalk([layer_fd], recorder.marks) as walk:
+    with MergedWalk(layer_fds, recorder.marks) as walk:
         for found, record in indexed(walk, recorder):
             encoded += record
             files += found.step is not Step.LEAVE

@@ -24,7 +24,7 @@ from minisandbox.images.merged import MergedWalk
 from minisandbox.images.overlay import visible_layers
 from minisandbox.images.progress import Meter, Report
 from minisandbox.images.recipe import ROOTFS_NAME
-from minisandbox.images.snapshot_digest import digest_snapshot, index_layer, opened_layers
+from minisandbox.images.snapshot_digest import digest_snapshot, index_layers, opened_layers
 from minisandbox.images.snapshot_manifest import (
     StoredSnapshot,
     find_manifest,
@@ -35,6 +35,9 @@ from minisandbox.images.snapshot_manifest import (
 )
 from minisandbox.images.snapshot_record import ContentCache, Owners, Recorder, exact_time, set_time
 from minisandbox.images.state import StateDir, reporting, sync_directory
+
+MAX_LAYERS = 8
+"""A longer chain is stored as one layer: each that is looked through for a name that is not there takes its time."""
 
 NAME_DIGITS = 16
 """A snapshot that is saved without a name is called by so many digits of its digest."""
@@ -83,7 +86,8 @@ class SnapshotStore:
             name = name or digest.removeprefix("sha256:")[:NAME_DIGITS]
             if (stored := self.taken(name, digest)) is not None:
                 return stored
-            layers = [self._store(fd, cache, meter) for fd in reversed(layer_fds)]
+            chain = [[fd] for fd in layer_fds] if len(layer_fds) <= MAX_LAYERS else [layer_fds]
+            layers = [self._store(fds, cache, meter) for fds in reversed(chain)]
             snapshot = StoredSnapshot(name, digest, rootfs, tuple(reversed(layers)))
             write_snapshot(self.state, snapshot)
         return snapshot
@@ -150,10 +154,11 @@ class SnapshotStore:
             raise UsageError(f"the name {name} belongs to another snapshot; remove it, or choose another name")
         return stored
 
-    def _store(self, layer_fd: int, cache: ContentCache, meter: Meter) -> Layer:
+    def _store(self, layer_fds: Sequence[int], cache: ContentCache, meter: Meter) -> Layer:
+        """Return the one layer that these make together, storing it if it is not there."""
         recorder = self.layer_recorder(cache)
         with reporting("read a layer of a snapshot"):
-            source = index_layer(layer_fd, recorder)
+            source = index_layers(layer_fds, recorder)
         stored = find_layer(self.state, source.digest)
         if stored is not None:
             return stored
@@ -161,7 +166,7 @@ class SnapshotStore:
         def fill(top: Path) -> None:
             meter.begin("copying", source.content_bytes)
             with opened_layers([top]) as (top_fd,):
-                flatten_layers([layer_fd], top_fd, recorder, meter)
+                flatten_layers(layer_fds, top_fd, recorder, meter)
 
         def measure(top: Path) -> tuple[LayerManifest, bytes]:
             manifest, index = self.measure(top)
@@ -177,6 +182,6 @@ class SnapshotStore:
     def measure(self, top: Path) -> tuple[LayerManifest, bytes]:
         """Digest a layer of a snapshot, and return its manifest and index."""
         with opened_layers([top]) as (top_fd,):
-            index = index_layer(top_fd, self.layer_recorder())
+            index = index_layers([top_fd], self.layer_recorder())
         manifest = LayerManifest(digest=index.digest, files=index.files, content_bytes=index.content_bytes, encoding=2)
         return manifest, index.encoded

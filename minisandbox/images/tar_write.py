@@ -55,26 +55,20 @@ class TarWriter:
             records[b"linkpath"] = target
         records |= {b"SCHILY.xattr." + xattr: value for xattr, value in (xattrs or {}).items()}
         table = b""
-        stored = size
         if segments is not None and sum(length for _, length in segments) < size:
             # Of a hole at the end tar(1) would know nothing without a piece of no length after it.
             segments = segments if segments and sum(segments[-1]) == size else [*segments, (size, 0)]
             table = _map(segments)
-            stored = len(table) + sum(length for _, length in segments)
-            records |= {
-                b"GNU.sparse.major": b"1",
-                b"GNU.sparse.minor": b"0",
-                b"GNU.sparse.name": name,
-                b"GNU.sparse.realsize": b"%d" % size,
-            }
-        records[b"size"] = b"%d" % stored
+            records |= _sparse_records(name, size)
+            size = len(table) + sum(length for _, length in segments)
+        records[b"size"] = b"%d" % size
         body = b"".join(_record(key, value) for key, value in records.items())
         if len(body) > MAX_EXTENDED_BYTES:
             raise HostError(f"{quoted(name)} has too many attributes for an archive: {len(body)} bytes")
         self._write(_header(b"pax", tarfile.XHDTYPE, len(body)) + _padded(body))
-        self._write(_header(name, _TYPES[kind], stored, mode, uid, gid, mtime_ns // 10**9) + table)
-        self._write_data(name, pieces, stored - len(table))
-        self._write(bytes(-stored % BLOCK))
+        self._write(_header(name, _TYPES[kind], size, mode, uid, gid, mtime_ns // 10**9) + table)
+        self._write_data(name, pieces, size - len(table))
+        self._write(bytes(-size % BLOCK))
 
     def finish(self) -> None:
         """Write the end of the archive."""
@@ -90,6 +84,16 @@ class TarWriter:
             if size == 0:
                 return
         raise HostError(f"{quoted(name)} changed while it was read")
+
+
+def _sparse_records(name: bytes, size: int) -> dict[bytes, bytes]:
+    """Return what says that a file has holes (GNU tar manual, "Storing Sparse Files", format 1.0)."""
+    return {
+        b"GNU.sparse.major": b"1",
+        b"GNU.sparse.minor": b"0",
+        b"GNU.sparse.name": name,
+        b"GNU.sparse.realsize": b"%d" % size,
+    }
 
 
 def merged_segments(segments: Segments) -> Segments:
