@@ -17,7 +17,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minisandbox.images import Change, ContentCache, Layer, Rootfs, digest_snapshot, digest_tree, measure_tree
+from minisandbox.images import (
+    Change,
+    ContentCache,
+    Layer,
+    Rootfs,
+    digest_snapshot,
+    digest_tree,
+    measure_tree,
+    snapshot_record,
+)
 from minisandbox.images.compare import compared
 from minisandbox.images.layer_copy import flatten_layers
 from minisandbox.images.merged import MergedWalk
@@ -415,6 +424,20 @@ def test_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
 
     assert (6, 6, 7) == (read, read_again, read_at_last)
     assert first == second != third
+
+
+def test_cache_forgets_what_is_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a supervisor that lives for months does not grow."""
+    monkeypatch.setattr(snapshot_record, "CACHED_FILES", 4)
+    cache, base = ContentCache(), tmp_path / "base"
+    base.mkdir()
+    plain(tmp_path / "one")
+    for number in range(8):
+        (tmp_path / "one" / f"{number}").write_text("x")
+    with opened(tmp_path / "one") as fds:
+        digests = {digest_snapshot(rootfs_of(base), fds, cache) for _ in range(2)}
+
+    assert (1, True) == (len(digests), 9 < cache.read_files <= 18)
 
 
 def test_deep_trees_are_walked_flattened_and_digested_with_few_descriptors(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from minisandbox.images.layer import TYPES, content_of
 from minisandbox.images.layer import field as encode_field
@@ -28,6 +30,9 @@ from minisandbox.images.tar import MAX_MTIME_S
 
 NO_TIME = b""
 SECOND_NS = 10**9
+
+CACHED_FILES = 200_000
+"""So many files are known at most, in about 40 MB."""
 
 
 def kept_mtime_ns(status: os.stat_result) -> int:
@@ -75,11 +80,12 @@ class ContentCache:
     """Contents of files that were digested, so that no file is read again while it is the same.
 
     Good for files that nobody changes, as those of a sealed layer: whether one did is told by its inode, size and time
-    of change, which no program can set (inode(7), ctime). It grows by about 200 bytes for each file.
+    of change, which no program can set (inode(7), ctime). Several threads may use one; it forgets what is oldest.
     """
 
     def __init__(self) -> None:
         self._known: dict[Inode, tuple[int, int, bytes]] = {}
+        self._lock = threading.Lock()
         self.read_files = 0
         """How many files were read."""
 
@@ -93,7 +99,11 @@ class ContentCache:
             return known[2]
         self.read_files += 1
         content = content_of(found)
-        self._known[found.inode] = (status.st_ctime_ns, status.st_size, content)
+        with self._lock:
+            self._known[found.inode] = (status.st_ctime_ns, status.st_size, content)
+            if len(self._known) > CACHED_FILES:
+                for inode in list(islice(self._known, CACHED_FILES // 2)):
+                    del self._known[inode]
         return content
 
 
