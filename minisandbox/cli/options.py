@@ -16,6 +16,7 @@ from minisandbox.policy import Network, Policy, load_policy, parse_size
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 
 NO_LIMIT = "none"
+DEFAULT_ROOTFS = "host"
 
 Number = int | float | None
 
@@ -69,6 +70,7 @@ class SandboxOptions:
     state_dir: Path | None
     engine: str
     rootfs: str
+    snapshot: str | None
     python_prefix: Path | None
     policy: Policy
     binds: tuple[Bind, ...]
@@ -83,11 +85,9 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
-        "--rootfs", default="host", metavar="NAME", help="root file system: a name, or a recipe's .toml (%(default)s)"
-    )
-    kind.add_argument(
         "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="what makes the container (%(default)s)"
     )
+    _add_root_options(kind)
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
     kind.add_argument("--allow", action="append", metavar="HOST:PORT", help="reach this through a proxy; repeatable")
@@ -127,6 +127,13 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _add_root_options(kind: argparse._ArgumentGroup) -> None:
+    kind.add_argument(
+        "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
+    )
+    kind.add_argument("--snapshot", metavar="NAME", help="a stored snapshot, instead of a root file system")
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of all commands that use a state directory."""
     parser.add_argument(
@@ -145,10 +152,13 @@ def add_debug_option(parser: argparse.ArgumentParser) -> None:
 
 def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
     """Return the sandbox that the options ask for. Raises UsageError or PolicyError."""
+    if options.snapshot is not None and options.rootfs is not None:
+        raise UsageError("a snapshot has its rootfs already; give --snapshot or --rootfs, not both")
     return SandboxOptions(
         state_dir=state_dir(options),
         engine=options.engine,
-        rootfs=options.rootfs,
+        rootfs=options.rootfs or DEFAULT_ROOTFS,
+        snapshot=options.snapshot,
         python_prefix=options.python_prefix and Path(os.path.abspath(options.python_prefix)),
         policy=_policy(options),
         binds=tuple(map(parse_bind, options.bind)),
