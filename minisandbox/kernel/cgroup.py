@@ -99,6 +99,10 @@ class CgroupTree:
         """Make the groups of a slot. Raises CgroupError when they are there already."""
         return SlotCgroup(self._trees, number)
 
+    def memory_bytes(self) -> int | None:
+        """Return what is charged to all groups of the instance together, or None where it is not accounted."""
+        return None if self._trees.memory is None else self._trees.memory.memory(".").current()
+
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:
         """Kill everything in the tree and remove it; return the directories that stay, none when all went well.
 

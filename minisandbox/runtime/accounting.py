@@ -99,7 +99,10 @@ def make_result(
     reason = None
     if outcome.failure is not None:
         if not _failed_for_memory(outcome.failure, spec):
-            raise failure_error(outcome.failure, spec)
+            error = failure_error(outcome.failure, spec)
+            command.observed = False
+            command.observer.command_failed(command.number, error)
+            raise error
         reason, outcome.wait_status = ExitReason.MEMORY, signal.SIGKILL
     if outcome.wait_status is None:
         raise ProtocolError("a command ended without a status")
@@ -107,7 +110,7 @@ def make_result(
         if stream is not None and stream.error is not None:
             raise stream.error
     code, number = exit_of(outcome.wait_status)
-    return Result(
+    result = Result(
         exit_reason=reason or decide_reason(outcome.wait_status, command.stopped_for, counters, spec.limits),
         exit_code=code,
         signal=number,
@@ -130,3 +133,6 @@ def make_result(
         timing=timing,
         degraded=degraded,
     )
+    command.observed = False
+    command.observer.command_ended(command.number, result.exit_reason, code, result.usage)
+    return result

@@ -29,6 +29,7 @@ from minisandbox.spec import ExitReason, Limits
 if TYPE_CHECKING:
     from minisandbox.kernel.cgroup import RunCgroup
     from minisandbox.kernel.reactor import Reactor
+    from minisandbox.runtime.observer import Observer
 
 OnData = Callable[[bytes], object]
 
@@ -65,9 +66,12 @@ class Outcome:
 class Command:
     """A command from its request to its end. `ended` is set when init reaped the main process or the sandbox broke."""
 
-    def __init__(self, number: int, leaf: RunCgroup) -> None:
+    def __init__(self, number: int, leaf: RunCgroup, observer: Observer) -> None:
         self.number = number
         self.leaf = leaf
+        self.observer = observer
+        self.observed = False
+        """Whether the observer was told that it began, and not yet how it ended."""
         self.ended = trio.Event()
         self.drained = trio.Event()
         self.changed = trio.Event()
@@ -141,6 +145,9 @@ class Command:
 
     def close_streams(self) -> None:
         """Give the pipes back, whoever still holds their other ends."""
+        if self.observed:
+            self.observed = False
+            self.observer.command_dropped(self.number)
         for stream in (self.stdout, self.stderr, self.feed):
             if stream is not None:
                 stream.close()
@@ -212,7 +219,9 @@ def common_request(verb: str, command: Command, stdio: Sequence[int]) -> Request
 
 
 def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Request:
-    """Return the request that makes init start the command."""
+    """Return the request that makes init start the command, and tell its observer."""
+    command.observed = True
+    command.observer.command_began(command.number, spec.argv)
     request = common_request("run", command, stdio)
     words = request.words
     words.append(f"--cwd={spec.cwd}")

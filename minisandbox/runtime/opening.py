@@ -20,6 +20,7 @@ from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.telemetry import Telemetry
 
 DEFAULT_MAX_SANDBOXES = 1024
 DEFAULT_MAX_PARKED = 4
@@ -47,6 +48,7 @@ async def open_supervisor(
         layout = cgroup_layout or detect_layout()
         CgroupTree.sweep(layout, state.is_alive)
         lock = stack.enter_context(state.open_instance())
+        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)))
         ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
         cgroups = CgroupTree.create(layout, lock.id, _warden_gid(ids))
         stack.callback(_close_cgroups, cgroups)
@@ -55,16 +57,28 @@ async def open_supervisor(
         await stack.enter_async_context(background(reactor.run))
         launcher = await _open_launcher(reactor, cgroups, ids, lock.fd, max_sandboxes)
         stack.push_async_callback(launcher.aclose)
-        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
+        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes, telemetry)
         await stack.enter_async_context(background(slots.serve))
         supervisor = Supervisor(
-            state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles, max_parked=max_parked
+            state=state,
+            reactor=reactor,
+            launcher=launcher,
+            slots=slots,
+            handles=handles,
+            max_parked=max_parked,
+            telemetry=telemetry,
         )
         stack.push_async_callback(supervisor.aclose)
         await stack.enter_async_context(background(supervisor.parking.serve))
         if self_test:
             await run_self_test(supervisor)
+            telemetry.forget()  # nobody asked for that sandbox, and the limits that it ran into are no event
         yield supervisor
+
+
+def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
+    """Return the instances that are dead, and of which control groups stay that could not be removed."""
+    return [instance for instance in CgroupTree.instances(layout) if not state.is_alive(instance)]
 
 
 def _check_caller(max_sandboxes: int) -> None:

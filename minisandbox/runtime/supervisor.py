@@ -30,6 +30,7 @@ from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
+from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
@@ -46,8 +47,10 @@ class Supervisor:
         slots: SlotPool,
         handles: Handles,
         max_parked: int,
+        telemetry: Telemetry,
     ) -> None:
         self.state = state
+        self.telemetry = telemetry
         self.parking = ParkingLot(max_parked, self._start, self._close)
         self._reactor = reactor
         self._launcher = launcher
@@ -65,6 +68,20 @@ class Supervisor:
     def live(self) -> int:
         """How many sandboxes are open, parked ones not counted."""
         return sum(not sandbox.ahead for sandbox in self._sandboxes.values())
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is a launcher to start sandboxes."""
+        return not self._launcher.broken
+
+    @property
+    def max_sandboxes(self) -> int:
+        """How many may be open at once."""
+        return self._slots.limit
+
+    def memory_bytes(self) -> int | None:
+        """Return the memory that is charged to the launcher and all sandboxes; None where it is not accounted."""
+        return self._slots.cgroups.memory_bytes()
 
     @property
     def quarantined(self) -> tuple[str, ...]:
@@ -106,7 +123,8 @@ class Supervisor:
             trace=trace,
         )
         check_options(options)
-        sandbox = await self._open(options)
+        with self.telemetry.opening():
+            sandbox = await self._open(options)
         try:
             yield sandbox
         finally:
@@ -130,6 +148,7 @@ class Supervisor:
                 parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
             if options.policy.allow:
                 await sandbox.set_network(allow=options.policy.allow)
+            self.telemetry.handed_out(sandbox)
         except BaseException:
             await self._close(sandbox)
             raise
@@ -144,8 +163,13 @@ class Supervisor:
                     raise
 
     async def _start(self, options: Options) -> Sandbox:
+        with self.telemetry.starting_one():
+            return await self._start_in_slot(options)
+
+    async def _start_in_slot(self, options: Options) -> Sandbox:
         begun = time.monotonic()
-        slot = await self._acquire(options.limits)
+        with self.telemetry.queueing():
+            slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
             self._check_open()
@@ -180,6 +204,7 @@ class Supervisor:
             env=options.env,
         )
         sandbox.ahead = options.ahead
+        sandbox.observer = self.telemetry.watch(sandbox.number)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
@@ -212,6 +237,7 @@ class Supervisor:
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
+        self.telemetry.started(sandbox)
 
     async def _close(self, sandbox: Sandbox) -> None:
         """Kill what is in a sandbox and give its slot back, or quarantine that when it cannot be proved empty.
@@ -221,7 +247,7 @@ class Supervisor:
         if self._sandboxes.pop(sandbox.number, None) is None:
             return
         sandbox.break_(ClosedError("the sandbox was closed"))
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), self.telemetry.closing(sandbox):
             await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
