@@ -16,9 +16,11 @@ from minisandbox.kernel.protocol import SLOT_IDS
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
+from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.status import serving_status
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.telemetry import Telemetry
 
@@ -34,12 +36,16 @@ async def open_supervisor(
     max_parked: int = DEFAULT_MAX_PARKED,
     cgroup_layout: CgroupLayout | None = None,
     self_test: bool = True,
+    events: Path | EventReceiver | None = None,
+    event_argv: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
     `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
     started ahead, at most `max_parked` at once; 0 is never. What a dead supervisor of this state directory
     left is removed first. With `self_test` a sandbox tries what none may do before any is served.
+    `events` gets each event of a sandbox's life: a file to which JSON lines are appended, or a function that is called
+    with a mapping and must not block; with `event_argv` those of commands have their words, which may be secrets.
     Raises HostError when this host cannot run sandboxes, or one does not hold, and says why.
     """
     _check_caller(max_sandboxes)
@@ -48,7 +54,8 @@ async def open_supervisor(
         layout = cgroup_layout or detect_layout()
         CgroupTree.sweep(layout, state.is_alive)
         lock = stack.enter_context(state.open_instance())
-        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)))
+        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
+        receiver = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
         cgroups = CgroupTree.create(layout, lock.id, _warden_gid(ids))
         stack.callback(_close_cgroups, cgroups)
@@ -73,6 +80,8 @@ async def open_supervisor(
         if self_test:
             await run_self_test(supervisor)
             telemetry.forget()  # nobody asked for that sandbox, and the limits that it ran into are no event
+        telemetry.on_event = receiver
+        await stack.enter_async_context(serving_status(supervisor, lock.path))
         yield supervisor
 
 

@@ -25,6 +25,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
 from minisandbox.runtime.engines.native import StartSpec, start_request
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.inspection import Inspected
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
@@ -35,7 +36,7 @@ from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
 
-class Supervisor:
+class Supervisor(Inspected):
     """An open supervisor. Make it with `open_supervisor`."""
 
     def __init__(
@@ -68,20 +69,6 @@ class Supervisor:
     def live(self) -> int:
         """How many sandboxes are open, parked ones not counted."""
         return sum(not sandbox.ahead for sandbox in self._sandboxes.values())
-
-    @property
-    def serving(self) -> bool:
-        """Whether there is a launcher to start sandboxes."""
-        return not self._launcher.broken
-
-    @property
-    def max_sandboxes(self) -> int:
-        """How many may be open at once."""
-        return self._slots.limit
-
-    def memory_bytes(self) -> int | None:
-        """Return the memory that is charged to the launcher and all sandboxes; None where it is not accounted."""
-        return self._slots.cgroups.memory_bytes()
 
     @property
     def quarantined(self) -> tuple[str, ...]:

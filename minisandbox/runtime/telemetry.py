@@ -52,18 +52,11 @@ def outcome_of(error: BaseException) -> str:
 
 
 class Telemetry:
-    """The counts of one supervisor. `on_event` is called with each event of its sandboxes' lives, where it is given."""
+    """The counts of one supervisor. `on_event` is called with each event of its sandboxes' lives, where it is set."""
 
-    def __init__(
-        self,
-        instance: str,
-        on_event: Callable[[Event], object] | None = None,
-        *,
-        with_argv: bool = False,
-        leaked: int = 0,
-    ) -> None:
+    def __init__(self, instance: str, *, with_argv: bool = False, leaked: int = 0) -> None:
         self.instance = instance
-        self._on_event = on_event
+        self.on_event: Callable[[Event], object] | None = None
         self.with_argv = with_argv
         self.opened_at = time.time()
         self.leaked = leaked
@@ -90,12 +83,16 @@ class Telemetry:
 
     def tell(self, event: str, **facts: object) -> None:
         """Pass one event on. What its receiver does wrong is counted and goes no further."""
-        if self._on_event is None:
+        if self.on_event is None:
             return
         try:
-            self._on_event({"time_s": time.time(), "event": event, "instance": self.instance, **facts})
+            self.on_event({"time_s": time.time(), "event": event, "instance": self.instance, **facts})
         except Exception:  # noqa: BLE001 - the receiver is somebody else's code, and we may be closing a sandbox
             self.events_lost += 1
+
+    def lose_events(self, count: int) -> None:
+        """Count events that could not be written."""
+        self.events_lost += count
 
     # ---- sandboxes
 
