@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minisandbox.errors import SandboxError
 from minisandbox.spec import ExitReason
@@ -10,7 +10,13 @@ from minisandbox.spec import ExitReason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from minisandbox.spec import Usage
+
+class Spent(NamedTuple):
+    """What a command used; None where that cannot be told."""
+
+    wall_time_s: float
+    cpu_time_s: float | None
+    memory_peak_bytes: int | None = None
 
 
 class Observer:
@@ -21,7 +27,7 @@ class Observer:
     def command_began(self, number: int, argv: Sequence[str]) -> None:
         """A command is about to be asked for."""
 
-    def command_ended(self, number: int, reason: ExitReason, exit_code: int | None, usage: Usage) -> None:
+    def command_ended(self, number: int, reason: ExitReason, exit_code: int | None, spent: Spent) -> None:
         """It ran to an end."""
 
     def command_failed(self, number: int, error: SandboxError) -> None:

@@ -19,6 +19,7 @@ from minisandbox.kernel.reactor import PRIORITY
 from minisandbox.runtime import files
 from minisandbox.runtime.capture import Capture
 from minisandbox.runtime.command import CommandSpec, run_request
+from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.outcome import exit_of
 from minisandbox.runtime.shell_driver import ABORT_SIGNAL, Report, ReportReader, encode_command
 from minisandbox.runtime.supervision import KILL_DEADLINE_S
@@ -91,6 +92,7 @@ class Shell:
     def __init__(self, sandbox: Sandbox, spec: CommandSpec) -> None:
         self.sandbox = sandbox
         self.command = sandbox.new_command(spec.limits)
+        self.command.observer = Observer()  # it is no command that somebody asked for; those of the session are
         self.report: Report | None = None
         self._changed = trio.Event()
         self._reader = ReportReader()

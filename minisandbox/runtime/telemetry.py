@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import BrokenError, ClosedError, SandboxError, StartError
-from minisandbox.runtime.observer import Observer
-from minisandbox.spec import ExitReason, Usage
+from minisandbox.runtime.observer import Observer, Spent
+from minisandbox.spec import ExitReason
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
@@ -196,20 +196,18 @@ class Watch(Observer):
         shown = {"argv": list(argv)} if self._telemetry.with_argv else {}
         self._telemetry.tell("run_begin", sandbox=self.number, command=number, **shown)
 
-    def command_ended(self, number: int, reason: ExitReason, exit_code: int | None, usage: Usage) -> None:
+    def command_ended(self, number: int, reason: ExitReason, exit_code: int | None, spent: Spent) -> None:
         """Count how it ended."""
         self._end(reason.value if exit_code is None else f"{reason.value} {exit_code}")
         self._telemetry.commands[reason.value] += 1
-        self._telemetry.run.add(usage.wall_time_s)
+        self._telemetry.run.add(spent.wall_time_s)
         self._telemetry.tell(
             "run_end",
             sandbox=self.number,
             command=number,
             exit_reason=reason.value,
             exit_code=exit_code,
-            wall_time_s=usage.wall_time_s,
-            cpu_time_s=usage.cpu_time_s,
-            memory_peak_bytes=usage.memory_peak_bytes,
+            **spent._asdict(),
         )
 
     def command_failed(self, number: int, error: SandboxError) -> None:
