@@ -46,6 +46,12 @@ class Namespaces:
         self.failure: Exception | None = None
         self.ready: trio.Event | None = None
 
+    async def revive(self) -> None:
+        """It never dies."""
+
+    async def ensure_slot(self, number: int, uid_base: int) -> None:
+        """It has each slot that it made."""
+
     async def make_slot(self, number: int, uid_base: int) -> None:
         """Make a slot as told."""
         if self.ready is not None:

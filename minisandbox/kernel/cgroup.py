@@ -99,6 +99,11 @@ class CgroupTree:
         """Make the groups of a slot. Raises CgroupError when they are there already."""
         return SlotCgroup(self._trees, number)
 
+    def inits(self) -> list[int]:
+        """Return the processes among the inits, the launcher's own included; none where they have no group."""
+        tree = self._trees.unified or self._trees.memory
+        return [] if tree is None else sorted(tree.pids("inits"))
+
     def memory_bytes(self) -> int | None:
         """Return what is charged to all groups of the instance together, or None where it is not accounted."""
         return None if self._trees.memory is None else self._trees.memory.memory(".").current()

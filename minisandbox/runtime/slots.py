@@ -63,8 +63,10 @@ class SlotPool:
 
         Raises BusyError when all are in use, UsageError when the memory limit is too small for any sandbox.
         """
+        await self._launcher.revive()
         slot = await self._acquire()
         try:
+            await self._launcher.ensure_slot(slot.number, slot.uid_base)
             configure(slot, limits)
         except BaseException:
             self.release(slot, [])

@@ -41,12 +41,12 @@ class Supervisor(Inspected):
 
     def __init__(
         self,
-        *,
         state: StateDir,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
         handles: Handles,
+        *,
         max_parked: int,
         telemetry: Telemetry,
     ) -> None:

@@ -61,10 +61,14 @@ class Telemetry:
         self.opened_at = time.time()
         self.leaked = leaked
         """What dead instances left and could not be removed when this one began."""
-        self.forget()
+        self._clear()
 
-    def forget(self) -> None:
-        """Begin to count anew, as if nothing had happened."""
+    def begin(self, on_event: Callable[[Event], object] | None) -> None:
+        """Begin to count anew, as if nothing had happened, and to pass events on."""
+        self.on_event = on_event
+        self._clear()
+
+    def _clear(self) -> None:
         self.starting = 0
         self.queued = 0
         self.starts: dict[tuple[str, str], int] = defaultdict(int)
