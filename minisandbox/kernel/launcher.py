@@ -18,6 +18,7 @@ import trio
 
 from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
 
@@ -268,7 +269,7 @@ async def open_launcher(
 
     Raises BrokenError, with the step that failed, when it cannot set itself up.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
     with theirs:
         try:
             pid = _spawn(binary, slots, theirs.fileno(), lock_fd)

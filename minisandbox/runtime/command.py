@@ -22,6 +22,7 @@ from minisandbox.errors import (
     StartError,
     UsageError,
 )
+from minisandbox.kernel.descriptors import open_pipe
 from minisandbox.kernel.protocol import Record, RecordKind, Request, Stage, stage_name
 from minisandbox.runtime.capture import Capture, Feed
 from minisandbox.spec import ExitReason, Limits
@@ -181,12 +182,12 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes
     pipes = Pipes()
     limits = spec.limits
     if spec.stdin:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        read_fd, write_fd = open_pipe()
         pipes.add(read_fd)
         command.feed = Feed(reactor, write_fd, spec.stdin)
 
     def capture(limit_bytes: int | None, on_data: OnData | None) -> Capture:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        read_fd, write_fd = open_pipe()
         pipes.add(write_fd)
         return Capture(
             reactor,
@@ -200,7 +201,7 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes
     try:
         command.stdout = capture(limits.stdout_bytes, spec.on_stdout)
         command.stderr = capture(limits.stderr_bytes, spec.on_stderr)
-    except OSError:
+    except StartError:
         pipes.close()
         raise
     return pipes

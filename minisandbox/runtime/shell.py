@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import DeadlineError, FileTransferError, ProtocolError, SessionEndedError
+from minisandbox.kernel.descriptors import open_pipe, open_socket_pair
 from minisandbox.kernel.reactor import PRIORITY
 from minisandbox.runtime import files
 from minisandbox.runtime.capture import Capture
@@ -100,14 +101,14 @@ class Shell:
         self._signalled = False
         self._end_scope = trio.CancelScope()
         self._theirs: list[int] = []
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket, theirs = open_socket_pair(socket.SOCK_STREAM)
         self._theirs.append(theirs.detach())
         self._socket.setblocking(False)
         sandbox.reactor.register(self._socket.fileno(), self._on_report)
         self.stdout, self.stderr = (self._pipe(spec.limits.output_kept_bytes) for _ in range(2))
 
     def _pipe(self, kept_bytes: int) -> Output:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        read_fd, write_fd = open_pipe()
         os.fchmod(write_fd, 0o666)  # as in Pipes.add
         self._theirs.append(write_fd)
         return Output(self, read_fd, kept_bytes)

@@ -19,6 +19,7 @@ from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineErro
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
@@ -160,7 +161,7 @@ class Supervisor(Inspected):
         slot_s = time.monotonic() - begun
         try:
             self._check_open()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
         except BaseException:
             self._slots.release(slot, [])
             raise
