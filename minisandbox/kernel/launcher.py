@@ -273,9 +273,9 @@ async def open_launcher(
     with theirs:
         try:
             pid = _spawn(binary, slots, theirs.fileno(), lock_fd)
-        except BaseException:
+        except OSError as error:
             ours.close()
-            raise
+            raise StartError("cannot start the launcher", "none", error.errno or 0) from error
     launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
     try:
         await launcher.configure(inits_fds, warden_gid)

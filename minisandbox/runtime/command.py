@@ -22,7 +22,7 @@ from minisandbox.errors import (
     StartError,
     UsageError,
 )
-from minisandbox.kernel.descriptors import open_pipe
+from minisandbox.kernel.descriptors import open_pipe, open_to_all
 from minisandbox.kernel.protocol import Record, RecordKind, Request, Stage, stage_name
 from minisandbox.runtime.capture import Capture, Feed
 from minisandbox.spec import ExitReason, Limits
@@ -167,7 +167,7 @@ class Pipes:
 
         Programs may open it again by name (/dev/stderr) as users that do not own the pipe. Nobody else can reach it.
         """
-        os.fchmod(fd, 0o666)
+        open_to_all(fd)
         self.stdio.append(fd)
         self.owned.append(fd)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import DeadlineError, FileTransferError, ProtocolError, SessionEndedError
-from minisandbox.kernel.descriptors import open_pipe, open_socket_pair
+from minisandbox.kernel.descriptors import open_pipe, open_socket_pair, open_to_all
 from minisandbox.kernel.reactor import PRIORITY
 from minisandbox.runtime import files
 from minisandbox.runtime.capture import Capture
@@ -109,7 +109,7 @@ class Shell:
 
     def _pipe(self, kept_bytes: int) -> Output:
         read_fd, write_fd = open_pipe()
-        os.fchmod(write_fd, 0o666)  # as in Pipes.add
+        open_to_all(write_fd)  # as in Pipes.add
         self._theirs.append(write_fd)
         return Output(self, read_fd, kept_bytes)
 

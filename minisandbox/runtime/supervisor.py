@@ -240,6 +240,7 @@ class Supervisor(Inspected):
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:
+                sandbox.slot.leaves = sandbox.take_leaves()
                 self._slots.quarantine(sandbox.slot)
                 raise
             finally:
