@@ -4,7 +4,7 @@
     layers/<hex>/        one immutable tree a layer; layers/<hex>.json, written last, says that it is whole
     rootfs/<name>.json   what a rootfs consists of; rootfs/<name>.lock is held by whoever builds it
     snapshots/<name>.json  what a snapshot consists of
-    instances/<id>       locked for as long as that instance lives
+    instances/<id>       locked for as long as that instance lives; <id>.status, its socket for those who ask
     tmp/<hex>/           what is being built, locked by its builder
 
 A layer is locked by supervisors that may mount it, rootfs/ by all who build: garbage.py says why.
@@ -34,6 +34,9 @@ from minisandbox.binds import check_absolute
 from minisandbox.errors import StateError, StoreFullError, UsageError
 from minisandbox.images.lock import is_held, locked, take_lock, take_lock_if_free
 from minisandbox.images.tree import remove_tree
+
+STATUS_SUFFIX = ".status"
+"""Of the socket beside the lock of an instance, on which that says what it does."""
 
 FORMAT = 1
 """The format that this version reads and writes."""
@@ -156,6 +159,8 @@ class StateDir:
         """Remove the entries of a directory whose locks nobody holds."""
         place = self.path / directory
         for name in os.listdir(place):
+            if name.endswith(STATUS_SUFFIX) and not self.is_alive(name.removesuffix(STATUS_SUFFIX)):
+                (place / name).unlink(missing_ok=True)
             if not _INSTANCE.fullmatch(name):
                 continue
             with locked(place):

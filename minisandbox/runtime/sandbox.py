@@ -24,6 +24,7 @@ from minisandbox.policy import Policy, capability_mask
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take_back
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
 from minisandbox.runtime.network import Networked, SandboxNetwork
+from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
@@ -49,8 +50,8 @@ class Sandbox(Transfers, Networked):
         limits: Limits,
         env: Mapping[str, str],
     ) -> None:
-        self.number = number
-        self.slot = slot
+        self.number, self.slot = number, slot
+        self.observer = Observer()
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
         self.ahead = False
@@ -59,8 +60,7 @@ class Sandbox(Transfers, Networked):
         self.start_failure: Record | None = None
         self.stages: list[Record] = []
         self._channel = channel
-        self.reactor = reactor
-        self.network = network
+        self.reactor, self.network = reactor, network
         self.assign(policy, limits, env)
         self._commands: dict[int, Command] = {}
         self._leftover: list[Command] = []
@@ -202,7 +202,7 @@ class Sandbox(Transfers, Networked):
             raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
-        command = Command(self._numbers, leaf)
+        command = Command(self._numbers, leaf, self.observer)
         self._commands[command.number] = command
         return command
 
@@ -275,6 +275,7 @@ class Sandbox(Transfers, Networked):
         """Take note that init is gone: commands end with the error, and nothing can be run any more."""
         if self._broken is None:
             self._broken = error
+            self.observer.broken(error)
             self.reactor.unregister(self._channel.fd)
             self.started.set()
             for command in list(self._commands.values()):

@@ -19,6 +19,7 @@ from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineErro
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
@@ -27,16 +28,18 @@ from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import Engines
 from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.inspection import Inspected
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
+from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
 
-class Supervisor:
+class Supervisor(Inspected):
     """An open supervisor. Make it with `open_supervisor`."""
 
     def __init__(
@@ -48,8 +51,10 @@ class Supervisor:
         handles: Handles,
         engines: Engines,
         max_parked: int,
+        telemetry: Telemetry,
     ) -> None:
         self.state = state
+        self.telemetry = telemetry
         self.parking = ParkingLot(max_parked, self._start, self._close)
         self._reactor = reactor
         self._launcher = launcher
@@ -110,7 +115,8 @@ class Supervisor:
             terminal=terminal,
             trace=trace,
         )
-        sandbox = await self._open(options)
+        with self.telemetry.opening():
+            sandbox = await self._open(options)
         try:
             yield sandbox
         finally:
@@ -135,6 +141,7 @@ class Supervisor:
                 parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
             if options.policy.allow:
                 await sandbox.set_network(allow=options.policy.allow)
+            self.telemetry.handed_out(sandbox)
         except BaseException:
             await self._close(sandbox)
             raise
@@ -149,13 +156,18 @@ class Supervisor:
                     raise
 
     async def _start(self, options: Options) -> Sandbox:
+        with self.telemetry.starting_one():
+            return await self._start_in_slot(options)
+
+    async def _start_in_slot(self, options: Options) -> Sandbox:
         begun = time.monotonic()
         engine = self._engines.find(options.engine)
-        slot = await self._acquire(options.limits)
+        with self.telemetry.queueing():
+            slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
             self._check_open()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
         except BaseException:
             self._slots.release(slot, [])
             raise
@@ -186,6 +198,7 @@ class Supervisor:
             env=options.env,
         )
         sandbox.ahead = options.ahead
+        sandbox.observer = self.telemetry.watch(sandbox.number)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
@@ -220,6 +233,7 @@ class Supervisor:
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
+        self.telemetry.started(sandbox)
 
     async def _close(self, sandbox: Sandbox) -> None:
         """Kill what is in a sandbox and give its slot back, or quarantine that when it cannot be proved empty.
@@ -229,11 +243,12 @@ class Supervisor:
         if self._sandboxes.pop(sandbox.number, None) is None:
             return
         sandbox.break_(ClosedError("the sandbox was closed"))
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), self.telemetry.closing(sandbox):
             await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:
+                sandbox.slot.leaves = sandbox.take_leaves()
                 self._slots.quarantine(sandbox.slot)
                 raise
             finally:
