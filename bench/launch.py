@@ -28,6 +28,7 @@ from bench.tools import (
     RunInOpen,
     Spawned,
     StartedAhead,
+    StartedByNsjail,
     StartRunGone,
     Subject,
     bare,
@@ -111,7 +112,9 @@ async def measure_all(effort: Effort, state_dir: Path | None) -> Report:
     with tempfile.TemporaryDirectory(prefix="minisandbox-bench-") as directory:
         program = build_true(Path(directory))
         peers, skipped = installed([bubblewrap, nsjail], program)
-        async with own_subjects(program, state_dir) as own:
+        if nsjail.__name__ in skipped:
+            skipped[StartedByNsjail.key] = skipped[nsjail.__name__]
+        async with own_subjects(program, state_dir, StartedByNsjail.key not in skipped) as own:
             subjects: list[Subject] = [bare(program), *own, *peers]
             latencies = await measure_latency(subjects, effort)
             rates = await measure_throughput(subjects, effort)
@@ -150,8 +153,11 @@ def installed(makers: Sequence[Callable[[Path], Spawned]], program: Path) -> tup
 
 
 @asynccontextmanager
-async def own_subjects(program: Path, state_dir: Path | None) -> AsyncIterator[list[Subject]]:
-    """Open a supervisor that starts nothing ahead, one that does, and a sandbox that stays open."""
+async def own_subjects(program: Path, state_dir: Path | None, with_nsjail: bool) -> AsyncIterator[list[Subject]]:
+    """Open a supervisor that starts nothing ahead, one that does, and a sandbox that stays open.
+
+    `with_nsjail`: whether the program of that engine is here.
+    """
     bind = minisandbox.Bind(source=program.parent, target="/bench")
     async with (
         minisandbox.open_supervisor(state_dir=state_dir, max_parked=0) as plain,
@@ -164,8 +170,18 @@ async def own_subjects(program: Path, state_dir: Path | None) -> AsyncIterator[l
         def open_ahead() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
             return ahead.open_sandbox(binds=(bind,))
 
+        def open_by_nsjail() -> AbstractAsyncContextManager[minisandbox.Sandbox]:
+            return plain.open_sandbox(binds=(bind,), engine="nsjail")
+
         async with open_plain() as sandbox:
-            yield [StartRunGone(open_plain), StartedAhead(open_ahead, ahead), RunInOpen(open_plain, sandbox)]
+            subjects: list[Subject] = [
+                StartRunGone(open_plain),
+                StartedAhead(open_ahead, ahead),
+                RunInOpen(open_plain, sandbox),
+            ]
+            if with_nsjail:
+                subjects.append(StartedByNsjail(open_by_nsjail))
+            yield subjects
 
 
 async def measure_latency(subjects: Sequence[Subject], effort: Effort) -> dict[str, list[float]]:

@@ -15,6 +15,7 @@ COLOURS = {  # Okabe and Ito's palette, told apart with any colour vision
     "bare": "#555555",
     "start_run_gone": "#0072B2",
     "started_ahead": "#0072B2",
+    "nsjail_engine": "#009E73",
     "run_in_open": "#56B4E9",
     "bubblewrap": "#E69F00",
     "nsjail": "#D55E00",

@@ -193,6 +193,12 @@ class StartedAhead(StartRunGone):
         return await repeat([super().once] * at_once, seconds)
 
 
+class StartedByNsjail(StartRunGone):
+    """The same where nsjail makes the container, which shows what our own engine saves."""
+
+    key, label = "nsjail_engine", "minisandbox by nsjail: start, run, gone"
+
+
 class RunInOpen:
     """The program in a sandbox that is open already, as each turn of an agent is. It never closes `sandbox`."""
 

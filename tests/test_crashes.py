@@ -133,7 +133,7 @@ async def test_the_tree_is_below_our_own_group(sandbox: Sandbox) -> None:
 
 
 async def test_a_killed_launcher_breaks_what_it_started(supervisor: Supervisor) -> None:
-    """Report 19, tool report 16: running commands and later calls get BrokenError; no process and no group is left."""
+    """Report 19, tool report 16: running commands and later calls get BrokenError; the next start works."""
     async with trio.open_nursery() as nursery:
         with contextlib.ExitStack() as stack:
             async with supervisor.open_sandbox() as sandbox:
@@ -147,10 +147,12 @@ async def test_a_killed_launcher_breaks_what_it_started(supervisor: Supervisor) 
                     await sandbox.run(["true"])
                 with pytest.raises(BrokenError):
                     await sandbox.read_file("/etc/passwd")
-            with trio.fail_after(PROMPT_S), pytest.raises(BrokenError):
-                async with supervisor.open_sandbox():
-                    pass
+            with trio.fail_after(PROMPT_S):
+                async with supervisor.open_sandbox() as sandbox:
+                    again = await sandbox.run(["echo", "alive"])
 
+    assert (b"alive\n", 1, 0) == (again.stdout, supervisor.telemetry.launchers_lost, len(supervisor.quarantined))
+    assert launcher != observer.launcher()
     assert isinstance(running.error, BrokenError)
     assert running.error.retryable
 

@@ -242,6 +242,7 @@ def test_files_and_symbols_exist(page: Path) -> None:
     places = (ROOT, ROOT / "minisandbox", page.parent)
     symbols = words_of(r"_?[a-z]\w*_\w+|[A-Z][a-z]+(?:[A-Z][a-z]+)+(?:\.\w+)?|_[A-Z]\w+", page.read_text())
     unknown = {symbol for symbol in symbols if not set(symbol.split(".")) <= NAMES}
+    unknown -= {symbol for symbol in unknown if symbol.lower().startswith("minisandbox")}  # see test_prometheus.py
 
     assert set() == {file for file in files if not any((place / file).exists() for place in places)}
     assert set() == unknown

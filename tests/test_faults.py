@@ -6,6 +6,7 @@ sandbox, runs a command and reports what came of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -27,13 +28,14 @@ from pathlib import Path
 import psutil, pyseccomp, trio
 import minisandbox
 
-state_dir, call, index, value = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+state_dir, call = Path(sys.argv[1]), sys.argv[2]
+index, value, number = map(int, sys.argv[3:])
 
 def refuse():
     refusing = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refusing.set_attr(pyseccomp.Attr.CTL_NNP, 0)
     conditions = [pyseccomp.Arg(index, pyseccomp.EQ, value)] if index >= 0 else []
-    refusing.add_rule(pyseccomp.ERRNO(1), call, *conditions)
+    refusing.add_rule(pyseccomp.ERRNO(number), call, *conditions)
     refusing.load()
 
 async def main():
@@ -75,6 +77,7 @@ class Fault:
     stage: str
     index: int = -1
     value: int = 0
+    number: int = errno.EPERM
 
 
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
@@ -97,12 +100,20 @@ FAULTS = [
     Fault("prlimit64", "command_rlimit", 1, 4),
     Fault("setgroups", "command_user", 0, 0),
     Fault("seccomp", "command_seccomp"),
+    Fault("clone3", "none", number=errno.EAGAIN),
+    Fault("clone3", "none", number=errno.ENOMEM),
+    Fault("fsmount", "launcher_root", number=errno.ENOSPC),
+    Fault("fsmount", "launcher_root", number=errno.ENOMEM),
+    Fault("open_tree", "layer", number=errno.EMFILE),
+    Fault("unshare", "slot_netns", 0, CLONE_NEWNET, errno.ENOSPC),
+    Fault("unshare", "slot_userns", 0, CLONE_NEWUSER, errno.ENOSPC),
 ]
 
 
 def run_child(state_dir: Path, fault: Fault) -> Outcome:
     """Return what a child reports that lives with the fault."""
-    words = [sys.executable, "-c", CHILD, str(state_dir), fault.call, str(fault.index), str(fault.value)]
+    numbers = map(str, (fault.index, fault.value, fault.number))
+    words = [sys.executable, "-c", CHILD, str(state_dir), fault.call, *numbers]
     done = subprocess.run(words, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stderr)
     return msgspec.json.decode(done.stdout, type=Outcome)
@@ -115,7 +126,7 @@ def test_a_step_that_fails_is_named_and_nothing_runs(state_dir: Path, fault: Fau
 
     assert (False, 0) == (outcome.ran, outcome.left)
     assert ("StartError", fault.stage) == (outcome.error, outcome.stage), outcome.message
-    assert os.strerror(1) in outcome.message
+    assert os.strerror(fault.number) in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -134,3 +145,134 @@ def test_without_a_fault_it_runs(state_dir: Path) -> None:
     outcome = run_child(state_dir, Fault("swapon", ""))
 
     assert (True, "", 0) == (outcome.ran, outcome.error, outcome.left)
+
+
+# ---- a supervisor without descriptors
+
+DESCRIPTORS_CHILD = """
+import json, os, resource, sys
+from pathlib import Path
+import trio
+import minisandbox
+
+def count():
+    return len(os.listdir("/proc/self/fd")) - 1
+
+async def use(supervisor):
+    async with supervisor.open_sandbox() as sandbox:
+        await sandbox.run(["true"], stdin=b"x")
+        await sandbox.write_file("/tmp/x", b"1")
+        async with await sandbox.start(["true"]) as process:
+            await process.wait()
+        await sandbox.read_file("/tmp/x")
+
+async def main():
+    outcomes = []
+    async with minisandbox.open_supervisor(state_dir=Path(sys.argv[1]), self_test=False, max_parked=0) as supervisor:
+        await use(supervisor)
+        before = count()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for free in range(-4, 24):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before + free, hard))
+            try:
+                with trio.fail_after(20):
+                    await use(supervisor)
+                outcomes.append("ok")
+            except minisandbox.SandboxError as error:
+                outcomes.append(type(error).__name__)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await use(supervisor)
+        left = [supervisor.live, len(supervisor.quarantined)]
+    print(json.dumps([outcomes, left]))
+
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_a_supervisor_without_descriptors_says_so_and_goes_on(state_dir: Path) -> None:
+    """EMFILE at each descriptor of a start, a command and a transfer: a typed error, and the next request is served."""
+    words = [sys.executable, "-c", DESCRIPTORS_CHILD, str(state_dir)]
+    done = subprocess.run(words, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True, timeout=120)
+    assert (0, "") == (done.returncode, done.stderr)
+    outcomes, left = msgspec.json.decode(done.stdout)
+
+    assert "ok" == outcomes[-1]
+    assert {"StartError", "CgroupError", "ok"} == set(outcomes)
+    assert [0, 0] == left
+
+
+# ---- each step of the supervisor's own
+
+STEPS_CHILD = """
+import errno, json, os, socket, sys
+from pathlib import Path
+import trio
+import minisandbox
+
+CALLS = ("open", "mkdir", "rmdir", "write", "read", "pipe2", "chown", "fchmod")
+ERRORS = (errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO)
+left, hit, outcomes = -1, "", []
+
+def failing(name, call):
+    def fail(*arguments, **options):
+        global left, hit
+        if left >= 0:
+            left -= 1
+            if left < 0:
+                hit = name
+                number = ERRORS[len(outcomes) % len(ERRORS)]
+                raise OSError(number, os.strerror(number))
+        return call(*arguments, **options)
+    return fail
+
+for name in CALLS:
+    setattr(os, name, failing(name, getattr(os, name)))
+socket.socketpair = failing("socketpair", socket.socketpair)
+
+async def use(supervisor):
+    limits = minisandbox.Limits(memory_bytes=64 << 20, processes=20 + len(outcomes) % 2)
+    async with supervisor.open_sandbox(limits=limits) as sandbox:
+        await sandbox.run(["true"], stdin=b"x")
+        await sandbox.write_file("/tmp/x", b"1")
+        await sandbox.read_file("/tmp/x")
+
+async def main():
+    global left, hit
+    async with minisandbox.open_supervisor(state_dir=Path(sys.argv[1]), self_test=False, max_parked=0) as supervisor:
+        await use(supervisor)
+        while left < 0:
+            left, hit = len(outcomes), ""
+            try:
+                with trio.fail_after(20):
+                    await use(supervisor)
+                outcome = "ok"
+            except minisandbox.SandboxError as error:
+                outcome = type(error).__name__
+            if left < 0:
+                outcomes.append((hit, outcome))
+                await use(supervisor)
+        left = -1
+        rest = [supervisor.live, len(supervisor.quarantined)]
+    print(json.dumps([outcomes, rest]))
+
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_each_step_of_a_supervisor_may_fail(state_dir: Path) -> None:
+    """One system call after another of a start, a command, transfers and an end: ENOSPC, EMFILE, ENOMEM, EAGAIN, EIO.
+
+    Whichever it is, the error is typed, nothing is left, and the next request is served.
+    """
+    words = [sys.executable, "-c", STEPS_CHILD, str(state_dir)]
+    done = subprocess.run(words, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True, timeout=120)
+    assert (0, "") == (done.returncode, done.stderr)
+    outcomes, rest = msgspec.json.decode(done.stdout)
+
+    assert [0, 0] == rest
+    assert len(outcomes) > 40
+    assert {"open", "mkdir", "write", "read", "pipe2", "fchmod"} <= {hit for hit, _ in outcomes}
+    assert {"ok", "CgroupError", "StartError"} == {outcome for _, outcome in outcomes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -76,7 +77,7 @@ async def _wait_until_runs(sandbox: Sandbox, path: str) -> None:
         ("\n\n", b"", b"", 0),
         ("(exit 255)", b"", b"", 255),
         ("true | (exit 3)", b"", b"", 3),
-        ("sh -c 'kill -9 $$'", b"", b"bash: line 1:     3 Killed                  sh -c 'kill -9 $$'\n", 137),
+        ("sh -c 'kill -9 $$'", b"", b"bash: line 1:     N Killed                  sh -c 'kill -9 $$'\n", 137),
         ("printf '\\xff\\xfe\\xc3('", b"\xff\xfe\xc3(", b"", 0),
         ("echo ☕ >&2", b"", "☕\n".encode(), 0),
         ("printf '\\033[?2004h$ \\0'", b"\x1b[?2004h$ \0", b"", 0),
@@ -100,7 +101,7 @@ async def test_a_command_gives_its_exact_output(
 
     assert (stdout, stderr, code, ExitReason.EXITED) == (
         result.stdout,
-        result.stderr,
+        re.sub(rb"\d+ Killed", b"N Killed", result.stderr),  # the first number of a command is the engine's affair
         result.exit_code,
         result.exit_reason,
     )

@@ -19,6 +19,7 @@ from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS
 from minisandbox.runtime.background import background
 from minisandbox.runtime.slots import COOLING_DEADLINE_S, SlotPool
+from minisandbox.runtime.telemetry import Telemetry
 from tests.cgroup_lab import Start, new_instance, spawn_program, start
 
 __all__ = ["spawn_program", "start"]  # fixtures, which tests ask for by name
@@ -45,6 +46,12 @@ class Namespaces:
         self.failure: Exception | None = None
         self.ready: trio.Event | None = None
 
+    async def revive(self) -> None:
+        """It never dies."""
+
+    async def ensure_slot(self, number: int, uid_base: int) -> None:
+        """It has each slot that it made."""
+
     async def make_slot(self, number: int, uid_base: int) -> None:
         """Make a slot as told."""
         if self.ready is not None:
@@ -57,7 +64,7 @@ class Namespaces:
 @contextlib.asynccontextmanager
 async def pool_of(tree: CgroupTree, namespaces: Namespaces, limit: int) -> AsyncIterator[SlotPool]:
     """A pool that takes slots back."""
-    pool = SlotPool(cast(Launcher, namespaces), tree, BASE, limit)
+    pool = SlotPool(cast(Launcher, namespaces), tree, BASE, limit, Telemetry(""))
     async with background(pool.serve):
         yield pool
 

@@ -45,7 +45,14 @@ def test_new_state_directory_has_its_layout_and_modes(tmp_path: Path) -> None:
         os.umask(before)
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*") if path.is_dir()}
-    assert {"state": 0o755, "layers": 0o700, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700} == modes
+    assert {
+        "state": 0o755,
+        "layers": 0o700,
+        "rootfs": 0o755,
+        "instances": 0o700,
+        "tmp": 0o700,
+        "snapshots": 0o700,
+    } == modes
 
 
 def test_state_directory_keeps_its_identity(state: StateDir) -> None:
@@ -310,7 +317,7 @@ def test_removal_enters_no_mount(
     inner.mkdir(parents=True)
     subprocess.run(["mount", "--bind", precious, inner], check=True)
     if not defended:
-        monkeypatch.setattr(tree, "_mount_id", lambda fd: 0)
+        monkeypatch.setattr(tree, "mount_id", lambda fd: 0)
     try:
         # Undefended it ends with EBUSY, when the mount point itself is removed.
         with pytest.raises(StateError, match="EXDEV.*unmount" if defended else "EBUSY"):

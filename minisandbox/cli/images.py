@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from minisandbox.cli.options import add_common_options, state_dir
 from minisandbox.cli.output import console_of, print_json, size_text
+from minisandbox.cli.progress import drawing
 from minisandbox.cli.signals import raising_signals
 from minisandbox.errors import UsageError
 from minisandbox.images import (
     Bounds,
-    Progress,
     RootfsFacts,
     StateDir,
     gc,
@@ -80,7 +78,7 @@ def serve_import(options: argparse.Namespace) -> int:
     given = {"max_bytes": options.max_bytes, "max_files": options.max_files}
     bounds = Bounds(**{name: value for name, value in given.items() if value is not None})
     state = StateDir.open(state_dir(options))
-    with raising_signals(), _drawing() as draw:
+    with raising_signals(), drawing() as draw:
         import_image(
             state,
             options.path,
@@ -171,28 +169,3 @@ def _print_layers(facts: RootfsFacts) -> None:
             layer.digest[:19], str(layer.files), size_text(layer.content_bytes), ", ".join(layer.shared_with) or "-"
         )
     console_of("stdout").print(table)
-
-
-@contextlib.contextmanager
-def _drawing() -> Iterator[Callable[[Progress], object] | None]:
-    """Show on a terminal how far an import is; None where there is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[files]} files"))
-    with Bars(*columns, TimeElapsedColumn(), console=console_of("stderr"), transient=True) as bars:
-        task = bars.add_task("reading", total=None, files=0)
-
-        def draw(progress: Progress) -> None:
-            bars.update(
-                task,
-                description=progress.step,
-                total=progress.total_bytes,
-                completed=progress.done_bytes,
-                files=progress.files,
-            )
-
-        yield draw

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from minisandbox.cli import doctor, policy, rootfs, run, shell
+from minisandbox.cli import doctor, policy, rootfs, run, shell, snapshot, top
 from minisandbox.cli.output import print_error, print_json
 from minisandbox.cli.signals import Interrupted
 from minisandbox.errors import LAUNCHER_EXIT, SandboxError, UsageError, exit_code
@@ -17,13 +17,14 @@ from minisandbox.errors import LAUNCHER_EXIT, SandboxError, UsageError, exit_cod
 PROGRAM_COMMANDS = ("run", "shell")
 """Their exit code is the program's, so that of our own failures is 125 alone, besides 126 and 127 as in a shell."""
 
-COMMANDS = (run, shell, doctor, policy, rootfs)
+COMMANDS = (run, shell, doctor, policy, rootfs, snapshot, top)
 
 EXAMPLES = """examples:
   minisandbox doctor                                    can this host run sandboxes, and what is missing?
   minisandbox run -- python3 -c 'print(6 * 7)'          run a program in a sandbox of its own
   minisandbox run --memory 64M --wall-time 5 -- make    the same under limits
   minisandbox shell                                     look around inside
+  minisandbox top                                       what runs in all sandboxes of this host
   minisandbox COMMAND --help                            more about a command, with examples
 
 exit codes: that of the program for run and shell (128 + N after signal N), 125 when minisandbox failed,

@@ -13,8 +13,10 @@ import msgspec
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 
 NO_LIMIT = "none"
+DEFAULT_ROOTFS = "host"
 
 Number = int | float | None
 
@@ -66,7 +68,9 @@ class SandboxOptions:
     """The sandbox that was asked for."""
 
     state_dir: Path | None
+    engine: str
     rootfs: str
+    snapshot: str | None
     python_prefix: Path | None
     policy: Policy
     binds: tuple[Bind, ...]
@@ -81,8 +85,9 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
-        "--rootfs", default="host", metavar="NAME", help="root file system: a name, or a recipe's .toml (%(default)s)"
+        "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="what makes the container (%(default)s)"
     )
+    _add_root_options(kind)
     kind.add_argument("--policy", default="default", metavar="NAME", help="policy: a name, or a .toml (%(default)s)")
     kind.add_argument("--network", choices=[network.value for network in Network], help="instead of the policy's")
     kind.add_argument("--allow", action="append", metavar="HOST:PORT", help="reach this through a proxy; repeatable")
@@ -103,6 +108,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--env", action="append", default=[], metavar="K=V", help="an environment variable")
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
+    _add_limit_options(parser)
+    add_common_options(parser)
+    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits, instead of the policy's", f'each may be "{NO_LIMIT}"')
     for limit in LIMIT_OPTIONS:
         limits.add_argument(
@@ -113,9 +125,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
             help=limit.help,
             default=argparse.SUPPRESS,
         )
-    add_common_options(parser)
-    parser.add_argument("--trace", action="store_true", help="measure each step of the start")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def _add_root_options(kind: argparse._ArgumentGroup) -> None:
+    kind.add_argument(
+        "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
+    )
+    kind.add_argument("--snapshot", metavar="NAME", help="a stored snapshot, instead of a root file system")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -136,9 +152,13 @@ def add_debug_option(parser: argparse.ArgumentParser) -> None:
 
 def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
     """Return the sandbox that the options ask for. Raises UsageError or PolicyError."""
+    if options.snapshot is not None and options.rootfs is not None:
+        raise UsageError("a snapshot has its rootfs already; give --snapshot or --rootfs, not both")
     return SandboxOptions(
         state_dir=state_dir(options),
-        rootfs=options.rootfs,
+        engine=options.engine,
+        rootfs=options.rootfs or DEFAULT_ROOTFS,
+        snapshot=options.snapshot,
         python_prefix=options.python_prefix and Path(os.path.abspath(options.python_prefix)),
         policy=_policy(options),
         binds=tuple(map(parse_bind, options.bind)),

@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from minisandbox.cli.options import SandboxOptions
-from minisandbox.images import build_rootfs, with_prefix
+from minisandbox.images import SnapshotStore, build_rootfs, with_prefix
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.runtime.opening import open_supervisor
@@ -19,7 +19,7 @@ from minisandbox.runtime.sandbox import Sandbox
 @contextlib.asynccontextmanager
 async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
     """Open a supervisor for one sandbox, and that sandbox. Cancelled: nothing is left of either."""
-    async with open_supervisor(state_dir=chosen.state_dir, max_sandboxes=1) as supervisor:
+    async with open_supervisor(state_dir=chosen.state_dir, max_sandboxes=1, engine=chosen.engine) as supervisor:
         rootfs = await trio.to_thread.run_sync(partial(_find_rootfs, supervisor.state, chosen))
         async with supervisor.open_sandbox(
             rootfs=rootfs,
@@ -33,7 +33,10 @@ async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
 
 
 def _find_rootfs(state: StateDir, chosen: SandboxOptions) -> Rootfs:
-    rootfs = build_rootfs(state, chosen.rootfs)
+    if chosen.snapshot is None:
+        rootfs = build_rootfs(state, chosen.rootfs)
+    else:
+        rootfs = SnapshotStore(state).load(chosen.snapshot).as_rootfs()
     return rootfs if chosen.python_prefix is None else with_prefix(state, rootfs, chosen.python_prefix)
 
 

@@ -79,13 +79,13 @@ def _xz() -> _Decompressor:
 
 
 def _zstd() -> _Decompressor:
-    zstd = _zstd_module()
+    zstd = zstd_module()
     options = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
     decompressor: _Decompressor = zstd.ZstdDecompressor(options=options)
     return decompressor
 
 
-def _zstd_module() -> Any:
+def zstd_module() -> Any:
     """Return the module for zstd: in the standard library from 3.14 on, before that a package of the same interface."""
     import importlib
 
@@ -94,7 +94,7 @@ def _zstd_module() -> Any:
             return importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-    raise HostError(f"this is compressed by zstd, which this Python cannot read; {_ADVICE}")
+    raise HostError(f"this is compressed by zstd, which this Python does not know; {_ADVICE}")
 
 
 _FORMATS: tuple[tuple[str, bytes, Callable[[], _Decompressor]], ...] = (

@@ -1,8 +1,8 @@
 """What may be removed: a rootfs by its name, and layers that nobody uses any more.
 
-A layer is used while the manifest of a rootfs names it, and while somebody holds a shared lock on its directory: a
-supervisor does from the moment it may mount the layer until it is closed or dies. Builders hold a shared lock on
-rootfs/ from before they look for layers until a manifest names them.
+A layer is used while the manifest of a rootfs or a snapshot names it, and while somebody holds a shared lock on its
+directory: a supervisor does from the moment it may mount the layer until it is closed or dies. Builders, and whoever
+saves or imports a snapshot, hold a shared lock on rootfs/ from before they look for layers until a manifest names them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from minisandbox.images.layer import Layer, read_manifest
 from minisandbox.images.lock import is_still_at, locked, locked_file, take_lock, take_lock_if_free
 from minisandbox.images.manifest import list_manifests, manifest_file
 from minisandbox.images.recipe import ROOTFS_NAME
+from minisandbox.images.snapshot_manifest import list_snapshot_manifests
 from minisandbox.images.state import StateDir, reporting, sync_directory
 
-_LAYER = re.compile(r"([0-9a-f]{64})(\.json)?")
+_LAYER = re.compile(r"([0-9a-f]{64})(\.json|\.index)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,26 @@ def remove_rootfs(state: StateDir, name: str) -> None:
         lock.unlink()
 
 
-def gc(state: StateDir) -> list[Removed]:
-    """Remove all layers that are not used and return them. Waits for those who build a rootfs just now.
+def gc(state: StateDir, among: Iterable[str] | None = None) -> list[Removed]:
+    """Remove the layers that are not used, `among` these digests or all, and return them. Waits for who builds now.
 
     Raises StateError when a manifest cannot be read: what it uses is not known then, and nothing is removed.
     """
     with reporting(f"remove unused layers of {state.path}"), state.open_scratch() as scratch:
         # Moved away under the lock, removed after it, so that builders do not wait for that.
         with locked(state.rootfs):
-            used = {digest.removeprefix("sha256:") for manifest in list_manifests(state) for digest in manifest.layers}
+            used = {digest.removeprefix("sha256:") for digest in _used(state)}
             names = {match[1] for match in map(_LAYER.fullmatch, os.listdir(state.layers)) if match}
+            names &= names if among is None else {digest.removeprefix("sha256:") for digest in among}
             found = [_move_away(state, name, scratch) for name in sorted(names - used)]
         return [removed for removed in found if removed is not None]
+
+
+def _used(state: StateDir) -> Iterator[str]:
+    for manifest in list_manifests(state):
+        yield from manifest.layers
+    for snapshot in list_snapshot_manifests(state):
+        yield from (*snapshot.layers, *snapshot.rootfs.layers)
 
 
 def _move_away(state: StateDir, name: str, scratch: Path) -> Removed | None:
@@ -92,6 +102,7 @@ def _move_away(state: StateDir, name: str, scratch: Path) -> Removed | None:
             # First, so that at no moment half a layer is taken for a whole one.
             sidecar.unlink(missing_ok=True)
             sync_directory(state.layers)
+            state.layers.joinpath(f"{name}.index").unlink(missing_ok=True)
             if lock_fd is not None:
                 os.rename(layer.path, scratch / name)
         finally:

@@ -53,7 +53,7 @@ BLOCK_BYTES = 64 << 10
 """How much of a file is passed over when it is all zero."""
 
 _ZEROS = bytes(BLOCK_BYTES)
-_TYPES = {
+TYPES = {
     stat.S_IFDIR: b"d",
     stat.S_IFREG: b"f",
     stat.S_IFLNK: b"l",
@@ -82,6 +82,8 @@ class LayerManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Files, directories, links and all others, the top directory included."""
     content_bytes: int
     """Sizes of all regular files."""
+    encoding: int = 1
+    """What was digested: 1 the encoding above, 2 the index of a layer of a snapshot (snapshot_digest.py)."""
 
 
 def field(value: bytes) -> bytes:
@@ -99,7 +101,7 @@ DIRECTORY_END = field(b"")
 def encode_record(
     name: bytes, kind: bytes, mode: int, uid: int, gid: int, content: bytes = b"", xattrs: Mapping[bytes, bytes] = {}
 ) -> bytes:
-    """Return the encoding of one file, directory or other. `kind` is a letter of `_TYPES`."""
+    """Return the encoding of one file, directory or other. `kind` is a letter of `TYPES`."""
     values = [name, kind, *(struct.pack("<Q", number) for number in (mode, uid, gid)), content]
     values.append(struct.pack("<Q", len(xattrs)))
     for xattr in sorted(xattrs):
@@ -147,18 +149,31 @@ def find_layer(state: StateDir, digest: str) -> Layer | None:
     return layer if _sidecar(layer).is_file() and layer.path.is_dir() else None
 
 
+def sidecar_content(layer: Layer) -> bytes:
+    """Return the manifest of a layer as it is stored."""
+    with reporting(f"read {_sidecar(layer)}"):
+        return _sidecar(layer).read_bytes()
+
+
 def read_manifest(layer: Layer) -> LayerManifest:
     """Return what was noted when a layer was stored."""
-    sidecar = _sidecar(layer)
-    with reporting(f"read {sidecar}"):
-        content = sidecar.read_bytes()
+    content, sidecar = sidecar_content(layer), _sidecar(layer)
     try:
         return msgspec.json.decode(content, type=LayerManifest)
     except msgspec.MsgspecError as error:
         raise StateError(f"{sidecar} is damaged ({error}); remove it and build the rootfs anew") from error
 
 
-def store_layer(state: StateDir, fill: Callable[[Path], None]) -> Layer:
+Measure = Callable[[Path], tuple[LayerManifest, bytes | None]]
+"""Digests a tree, and returns what is to be stored beside it: its manifest, and its index if it has one."""
+
+
+def measure_plain(top: Path) -> tuple[LayerManifest, None]:
+    """Digest a tree by the encoding of this module, which has no index."""
+    return measure_tree(top), None
+
+
+def store_layer(state: StateDir, fill: Callable[[Path], None], measure: Measure = measure_plain) -> Layer:
     """Make a layer of what `fill` puts into an empty directory, or return the equal one that is there.
 
     One that is there but damaged is replaced. What `fill` raises passes through, an OSError as a StateError, since what
@@ -169,39 +184,47 @@ def store_layer(state: StateDir, fill: Callable[[Path], None]) -> Layer:
         tree.mkdir()
         tree.chmod(0o755)
         fill(tree)
-        manifest = measure_tree(tree)
+        manifest, index = measure(tree)
         layer = Layer(manifest.digest, state.layers / manifest.digest.removeprefix("sha256:"))
         _sync_file_system(tree)
         with locked(state.layers):
-            _drop_if_damaged(layer, scratch)
+            if layer.path.exists() and measure(layer.path)[0].digest != layer.digest:
+                _take_away(layer, scratch)
             if not layer.path.exists():
                 os.rename(tree, layer.path)
                 sync_directory(state.layers)
+            if index is not None:
+                state.write_file(index_file(layer), index)
             # Last, and only after the tree is on the disk: the sidecar says that the layer is whole.
             state.write_file(_sidecar(layer), msgspec.json.encode(manifest) + b"\n")
     return layer
+
+
+def index_file(layer: Layer) -> Path:
+    """Return where the index of a layer is, if it has one."""
+    return layer.path.with_name(layer.path.name + ".index")
 
 
 def _sidecar(layer: Layer) -> Path:
     return layer.path.with_name(layer.path.name + ".json")
 
 
-def _drop_if_damaged(layer: Layer, scratch: Path) -> None:
+def _take_away(layer: Layer, scratch: Path) -> None:
     """Take a stored layer that is not what its name says out of the way, its sidecar first."""
-    if layer.path.exists() and measure_tree(layer.path).digest != layer.digest:
-        _sidecar(layer).unlink(missing_ok=True)
-        sync_directory(layer.path.parent)
-        os.rename(layer.path, scratch / "damaged")
+    _sidecar(layer).unlink(missing_ok=True)
+    sync_directory(layer.path.parent)
+    os.rename(layer.path, scratch / "damaged")
 
 
 def _record(visit: Visit) -> bytes:
     status = visit.status
-    kind = _TYPES[stat.S_IFMT(status.st_mode)]
+    kind = TYPES[stat.S_IFMT(status.st_mode)]
     mode = stat.S_IMODE(status.st_mode)
-    return encode_record(visit.name, kind, mode, status.st_uid, status.st_gid, _content(visit), _xattrs(visit))
+    return encode_record(visit.name, kind, mode, status.st_uid, status.st_gid, content_of(visit), _xattrs(visit))
 
 
-def _content(visit: Visit) -> bytes:
+def content_of(visit: Visit) -> bytes:
+    """Return what stands in a record for the content of a file, reading it."""
     status = visit.status
     match stat.S_IFMT(status.st_mode):
         case stat.S_IFREG:

@@ -53,10 +53,22 @@ class LayerOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How many things of the source are not in it, by what they are."""
 
 
-class _BindRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BindRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bind as it is stored."""
+
     source: str
     target: str
     writable: bool
+
+
+def bind_record(bind: Bind) -> BindRecord:
+    """Return a bind as it is stored."""
+    return BindRecord(source=str(bind.source), target=bind.target, writable=bind.writable)
+
+
+def bind_of(record: BindRecord) -> Bind:
+    """Return a stored bind."""
+    return Bind(source=Path(record.source), target=record.target, writable=record.writable)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str
     recipe_digest: str
     layers: tuple[str, ...]
-    binds: tuple[_BindRecord, ...]
+    binds: tuple[BindRecord, ...]
     env: dict[str, str]
     digest: str
     origins: tuple[LayerOrigin, ...] = ()
@@ -91,7 +103,7 @@ def write_manifest(
         name=rootfs.name,
         recipe_digest=recipe_digest,
         layers=tuple(layer.digest for layer in rootfs.layers),
-        binds=tuple(_BindRecord(source=str(b.source), target=b.target, writable=b.writable) for b in rootfs.binds),
+        binds=tuple(map(bind_record, rootfs.binds)),
         env=rootfs.env,
         digest=rootfs.digest,
         origins=origins,
@@ -140,7 +152,7 @@ def load_rootfs(state: StateDir, manifest: Manifest) -> Rootfs | None:
     whole = tuple(layer for layer in layers if layer is not None)
     if len(whole) != len(layers):
         return None
-    binds = tuple(Bind(source=Path(b.source), target=b.target, writable=b.writable) for b in manifest.binds)
+    binds = tuple(map(bind_of, manifest.binds))
     rootfs = Rootfs(manifest.name, whole, binds, manifest.env)
     if rootfs.digest != manifest.digest:
         file = manifest_file(state, manifest.name)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from minisandbox.errors import HostError, RootfsError, UsageError
+from minisandbox.errors import HostError, LocatedError, UsageError
 from minisandbox.images.oci_store import ImageStore, read_small
 from minisandbox.images.recipe import ImageFacts
 
@@ -267,5 +267,5 @@ def _decode(store: ImageStore, name: str, content: bytes, kind: type[T]) -> T:
         raise _damaged(store, name, error) from error
 
 
-def _damaged(store: ImageStore, name: str, error: Exception) -> RootfsError:
+def _damaged(store: ImageStore, name: str, error: Exception) -> LocatedError:
     return store.refuse(f"{name} is damaged: {error}")

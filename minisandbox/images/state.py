@@ -3,7 +3,8 @@
     format               which format this is, and the identity of this directory
     layers/<hex>/        one immutable tree a layer; layers/<hex>.json, written last, says that it is whole
     rootfs/<name>.json   what a rootfs consists of; rootfs/<name>.lock is held by whoever builds it
-    instances/<id>       locked for as long as that instance lives
+    snapshots/<name>.json  what a snapshot consists of
+    instances/<id>       locked for as long as that instance lives; <id>.status, its socket for those who ask
     tmp/<hex>/           what is being built, locked by its builder
 
 A layer is locked by supervisors that may mount it, rootfs/ by all who build: garbage.py says why.
@@ -30,9 +31,12 @@ from typing import Self
 import msgspec
 
 from minisandbox.binds import check_absolute
-from minisandbox.errors import StateError, UsageError
+from minisandbox.errors import StateError, StoreFullError, UsageError
 from minisandbox.images.lock import is_held, locked, take_lock, take_lock_if_free
 from minisandbox.images.tree import remove_tree
+
+STATUS_SUFFIX = ".status"
+"""Of the socket beside the lock of an instance, on which that says what it does."""
 
 FORMAT = 1
 """The format that this version reads and writes."""
@@ -42,7 +46,7 @@ DEFAULT_PATH = Path("/var/lib/minisandbox")
 
 # Layers may hold setuid programs that a workload made, with root as owner: no user of the host may reach one by path.
 # Inside a sandbox every user reads them all the same: the path to a layer is walked once, by root, when it is mounted.
-_MODES = {"layers": 0o700, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700}
+_MODES = {"layers": 0o700, "rootfs": 0o755, "instances": 0o700, "tmp": 0o700, "snapshots": 0o700}
 _ID = re.compile(r"[0-9a-f]{8}")
 _INSTANCE = re.compile(r"[0-9a-f]{16}")
 _FORMAT_MAX_BYTES = 4096
@@ -93,6 +97,7 @@ class StateDir:
             with locked(path):
                 _check_owner(path)
                 state = cls(path, _read_format(path) or _make(path))
+                state.snapshots.mkdir(_MODES["snapshots"], exist_ok=True)  # the first version had none
             state._sweep("tmp")
             state._sweep("instances")
         return state
@@ -106,6 +111,11 @@ class StateDir:
     def rootfs(self) -> Path:
         """The directory of the manifests of all rootfs."""
         return self.path / "rootfs"
+
+    @property
+    def snapshots(self) -> Path:
+        """The directory of the manifests of all snapshots."""
+        return self.path / "snapshots"
 
     @contextmanager
     def open_scratch(self) -> Iterator[Path]:
@@ -149,6 +159,8 @@ class StateDir:
         """Remove the entries of a directory whose locks nobody holds."""
         place = self.path / directory
         for name in os.listdir(place):
+            if name.endswith(STATUS_SUFFIX) and not self.is_alive(name.removesuffix(STATUS_SUFFIX)):
+                (place / name).unlink(missing_ok=True)
             if not _INSTANCE.fullmatch(name):
                 continue
             with locked(place):
@@ -199,7 +211,8 @@ def reporting(tried: str) -> Iterator[None]:
         where = f" ({error.filename})" if isinstance(error.filename, str) else ""
         advice = _ADVICE.get(number, "see the kernel's log and the state directory's file system")
         name = errno.errorcode.get(number, str(number))
-        raise StateError(f"cannot {tried}: {os.strerror(number)} [{name}]{where}; {advice}") from error
+        kind = StoreFullError if number in (errno.ENOSPC, errno.EDQUOT) else StateError
+        raise kind(f"cannot {tried}: {os.strerror(number)} [{name}]{where}; {advice}") from error
 
 
 def sync_directory(path: Path) -> None:

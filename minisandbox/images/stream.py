@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from minisandbox.errors import RootfsError, UsageError
+from minisandbox.errors import LocatedError, UsageError
 from minisandbox.images.compression import CHUNK_BYTES, CorruptError, Decompressed, Readable
 
-Refuse = Callable[[str], RootfsError]
+Refuse = Callable[[str], LocatedError]
 """Makes the error about an archive out of what is wrong with it."""
 
 
@@ -104,7 +104,7 @@ class Source:
         return data
 
     def read_exact(self, size: int) -> bytes:
-        """Return so many bytes, which the caller has bounded. Raises RootfsError when there are fewer."""
+        """Return so many bytes, which the caller has bounded. Raises the error of `refuse` when there are fewer."""
         data = self.read_up_to(size)
         while len(data) < size:
             more = self.read_up_to(size - len(data))
@@ -114,7 +114,7 @@ class Source:
         return data
 
     def read_chunks(self, size: int) -> Iterator[bytes]:
-        """Yield so many bytes in pieces. Raises RootfsError when there are fewer."""
+        """Yield so many bytes in pieces. Raises the error of `refuse` when there are fewer."""
         while size > 0:
             data = self.read_up_to(min(size, CHUNK_BYTES))
             if not data:
@@ -123,7 +123,7 @@ class Source:
             yield data
 
     def skip(self, size: int) -> None:
-        """Pass over so many bytes. Raises RootfsError when there are fewer."""
+        """Pass over so many bytes. Raises the error of `refuse` when there are fewer."""
         for _ in self.read_chunks(size):
             pass
 
@@ -157,7 +157,7 @@ class SeekingSource(Source):
         self._skippable = raw
 
     def skip(self, size: int) -> None:
-        """Pass over so many bytes. Raises RootfsError when there are fewer."""
+        """Pass over so many bytes. Raises the error of `refuse` when there are fewer."""
         if not self._buffer:
             self._fill()  # the first bytes were read to find out how it is compressed
         buffered = min(size, len(self._buffer) - self._used)

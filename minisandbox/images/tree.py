@@ -62,7 +62,7 @@ def walk(top: Path) -> Iterator[Visit]:
     here = os.open(top, _DIRECTORY)
     try:
         levels = [_Level(TOP, os.fstat(here), _names(here))]
-        mount = _mount_id(here)
+        mount = mount_id(here)
         yield Visit(Step.ENTER, TOP, levels[0].status, here)
         while levels:
             if levels[-1].unseen:
@@ -73,7 +73,7 @@ def walk(top: Path) -> Iterator[Visit]:
                     continue
                 yield Visit(Step.ENTER, name, status, here)
                 here = _replace(here, os.open(name, _DIRECTORY, dir_fd=here))
-                if _mount_id(here) != mount:
+                if mount_id(here) != mount:
                     raise OSError(errno.EXDEV, "a file system is mounted inside the tree", os.fsdecode(name))
                 levels.append(_Level(name, status, _names(here)))
                 continue
@@ -108,7 +108,7 @@ def _replace(old_fd: int, new_fd: int) -> int:
     return new_fd
 
 
-def _mount_id(fd: int) -> int:
+def mount_id(fd: int) -> int:
     """Return the mount that a descriptor is on: unlike st_dev, another for every bind (proc_pid_fdinfo(5))."""
     with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
         return next(int(line.removeprefix(b"mnt_id:")) for line in lines if line.startswith(b"mnt_id:"))

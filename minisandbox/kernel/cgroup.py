@@ -117,6 +117,28 @@ class CgroupTree:
         self._accounts += 1
         return None if self._trees.memory is None else KeptMemory.make(self._trees.memory, f"k{self._accounts}")
 
+    def inits(self) -> list[int]:
+        """Return the processes among the inits, the launcher's own included; none where they have no group."""
+        tree = self._trees.unified or self._trees.memory
+        return [] if tree is None else sorted(tree.pids("inits"))
+
+    def memory_bytes(self) -> int | None:
+        """Return what is charged to all groups of the instance together, or None where it is not accounted."""
+        return None if self._trees.memory is None else self._trees.memory.memory(".").current()
+
+    def counter_files(self) -> dict[str, str]:
+        """Return where the counters of a slot are, with `{slot}` for its number: cpu, and memory and processes if any.
+
+        On v2, processes of a slot are counted where its pids controller is, and CPU time always.
+        """
+        trees = self._trees
+        found = {"cpu": f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"}
+        if trees.memory is not None:
+            found["memory"] = f"{trees.memory.path}/s{{slot}}/{trees.memory.MEMORY_FILE}"
+        if trees.pids is not None:
+            found["processes"] = f"{trees.pids.path}/s{{slot}}/pids.current"
+        return found
+
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:
         """Kill everything in the tree and remove it; return the directories that stay, none when all went well.
 

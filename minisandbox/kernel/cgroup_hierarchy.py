@@ -77,6 +77,8 @@ class Hierarchy(ABC):
     Raises CgroupError from every method when the kernel refuses or the group is gone.
     """
 
+    CPU_FILE = MEMORY_FILE = ""  # where a group counts them
+
     __slots__ = ("controllers", "fd", "path")
 
     def __init__(self, path: Path, controllers: frozenset[str]) -> None:

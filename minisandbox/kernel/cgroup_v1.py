@@ -20,6 +20,8 @@ KILL_PATIENCE_S = 1.0
 class HierarchyV1(Hierarchy):
     """A v1 hierarchy. It has neither cgroup.kill nor cgroup.events, so processes are listed."""
 
+    CPU_FILE, MEMORY_FILE = "cpuacct.usage", "memory.usage_in_bytes"
+
     __slots__ = ()
 
     def is_populated(self, group: str) -> bool:

@@ -29,6 +29,8 @@ ADVICE = (
 class HierarchyV2(Hierarchy):
     """The unified hierarchy."""
 
+    CPU_FILE, MEMORY_FILE = "cpu.stat", "memory.current"
+
     __slots__ = ()
 
     def is_populated(self, group: str) -> bool:

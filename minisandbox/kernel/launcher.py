@@ -11,13 +11,14 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import trio
 
 from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
 
@@ -65,6 +66,12 @@ class Launcher:
         self._opened: dict[int, int] = {}
         self._broken: BrokenError | StartError | None = None
         self.on_broken: Callable[[], None] = lambda: None
+        self.respawn: Callable[[], Awaitable[Launcher]] | None = None
+        """Makes another process in place of one that is gone."""
+        self._generation = 0
+        self._made_in: dict[int, int] = {}
+        """The generation of the process that made each slot."""
+        self._reviving = trio.Lock()
         reactor.register(channel.fd, self._on_readable)
 
     @property
@@ -147,6 +154,31 @@ class Launcher:
         if version != VERSION:
             raise ProtocolError(f"the launcher speaks protocol {version}, this package {VERSION}; rebuild it")
 
+    async def revive(self) -> None:
+        """Go on with another process if this one is gone. The slots of the old one must be made anew.
+
+        Raises what `open_launcher` raises; then the next call tries again.
+        """
+        if self._broken is None or self.respawn is None:
+            return
+        async with self._reviving:
+            if self.broken:
+                await self.aclose()
+                self._adopt(await self.respawn())
+
+    def _adopt(self, other: Launcher) -> None:
+        self._reactor.unregister(other._channel.fd)
+        self.pid, self._pidfd, self._channel = other.pid, other._pidfd, other._channel
+        self._answers.clear()
+        self._generation += 1
+        self._broken = None
+        self._reactor.register(self._channel.fd, self._on_readable)
+
+    async def ensure_slot(self, number: int, uid_base: int) -> None:
+        """Make a slot that this process does not have, since an earlier one made it."""
+        if self._made_in.get(number) != self._generation:
+            await self.make_slot(number, uid_base)
+
     async def make_slot(self, number: int, uid_base: int) -> None:
         """Make the namespaces of a slot. Raises StartError with the stage when the kernel refuses."""
         event = self.expect(RecordKind.SLOT, number)
@@ -156,6 +188,7 @@ class Launcher:
         record = self.answer(RecordKind.SLOT, number)
         if record.kind == RecordKind.FAILED:
             raise StartError("cannot make namespaces for a sandbox", stage_name(record.stage), record.error)
+        self._made_in[number] = self._generation
 
     async def listen(self, slot: int, sandbox: int, port: int) -> int:
         """Return a descriptor that listens on a TCP port of 127.0.0.1 in the network of a sandbox. It is the caller's.
@@ -189,6 +222,8 @@ class Launcher:
         It does not end by itself: the launcher keeps its network namespace for the next one before it kills.
         Raises DeadlineError when that takes longer, and returns at once when the launcher is gone: so are they then.
         """
+        if self._made_in.get(slot) != self._generation:  # gone with the process that started it
+            return
         gone = self.expect(RecordKind.GONE, sandbox)
         with contextlib.suppress(BrokenError, StartError):
             await self.send(Request("end").option("slot", slot).option("id", sandbox))
@@ -198,6 +233,8 @@ class Launcher:
 
     async def aclose(self) -> None:
         """End the launcher and every sandbox it still serves; kill it when it does not end by itself."""
+        if self._pidfd < 0:
+            return
         if not self._channel.closed:
             self._reactor.unregister(self._channel.fd)
             self._channel.close()
@@ -208,6 +245,7 @@ class Launcher:
             await trio.lowlevel.wait_readable(self._pidfd)
         os.waitpid(self.pid, 0)
         os.close(self._pidfd)
+        self._pidfd = -1
 
 
 _REFUSED: dict[int, RecordKind] = {
@@ -250,13 +288,13 @@ async def open_launcher(
 
     Raises BrokenError, with the step that failed, when it cannot set itself up.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
     with theirs:
         try:
             pid = _spawn(binary, slots, theirs.fileno(), lock_fd)
-        except BaseException:
+        except OSError as error:
             ours.close()
-            raise
+            raise StartError("cannot start the launcher", "none", error.errno or 0) from error
     launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
     try:
         await launcher.configure(inits_fds, warden_gid)

@@ -235,7 +235,8 @@ static void take_ended(struct launcher *launcher, pid_t pid, int status)
 }
 
 /* Each init ends with a real-time signal, which is queued with its pid: a waitpid(2) for any child looks at all of them.
- * A full queue loses signals (RLIMIT_SIGPENDING), so whoever waits for long in vain looks at all nevertheless. */
+ * A full queue loses signals (RLIMIT_SIGPENDING), so whoever waits for long in vain looks at all nevertheless. An init that
+ * was executed, as by nsjail, ends with SIGCHLD whatever it was cloned with (execve(2)), and that is not queued. */
 static void reap(struct launcher *launcher, bool look_at_all)
 {
 	struct signalfd_siginfo ended[16];
@@ -244,7 +245,9 @@ static void reap(struct launcher *launcher, bool look_at_all)
 	pid_t pid;
 	while ((length = read(launcher->ended_fd, ended, sizeof ended)) > 0)
 		for (size_t i = 0; i < (size_t)length / sizeof *ended; i++)
-			if ((pid = waitpid((pid_t)ended[i].ssi_pid, &status, WNOHANG | __WALL)) > 0)
+			if (ended[i].ssi_signo == SIGCHLD)
+				look_at_all = true;
+			else if ((pid = waitpid((pid_t)ended[i].ssi_pid, &status, WNOHANG | __WALL)) > 0)
 				take_ended(launcher, pid, status);
 	while (look_at_all && (pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
 		take_ended(launcher, pid, status);
@@ -272,6 +275,7 @@ static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 	reset_signals();
 	(void)sigemptyset(&blocked);
 	(void)sigaddset(&blocked, SIGNAL_ENDED);
+	(void)sigaddset(&blocked, SIGCHLD);
 	(void)sigprocmask(SIG_SETMASK, &blocked, NULL);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "minisandbox-l");
@@ -336,6 +340,8 @@ int main(int argc, char **argv)
 			serve((size_t)slots, argv[0], (size_t)(argv[2] + strlen(argv[2]) - argv[0]));
 		}
 	}
+	if (nsjail_is_payload(argc, argv))
+		nsjail_payload(argc, argv);
 	fprintf(stderr, "usage: minisandbox-launcher serve SLOTS    serve requests on descriptor 3\n"
 	                "       minisandbox-launcher --print-protocol\n");
 	return 64;

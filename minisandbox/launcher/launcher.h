@@ -39,6 +39,8 @@ struct request {
 	struct fd_list bind_fds;
 	struct text_list binds; /* "ro:/target" or "rw:/target" */
 	struct fd_list filters; /* sealed memfds with struct sock_filter arrays */
+	struct fd_list nsjail;  /* the program, and where its log goes; none: we make the container ourselves */
+	struct fd_list nsjail_log;
 	char *hostname;
 	uint64_t warden_gid;
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
@@ -161,6 +163,7 @@ struct disk {
 };
 struct disk root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
                        const struct reporter *to);
+void root_switch(const struct trees *trees, const struct reporter *to);
 
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
 int disk_map(int disk_fd, int user_ns_fd);
@@ -190,11 +193,19 @@ struct sandbox {
 	int64_t deadline_ns; /* 0: none */
 };
 _Noreturn void init_serve(struct sandbox *sandbox);
+_Noreturn void start_serving(const struct host *host, const struct slot *slot, const struct request *req,
+                             struct sandbox *sandbox, const struct reporter *to);
 _Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave);
 void file_put(const struct request *req, const struct reporter *to);
 void file_get(const struct request *req, const struct reporter *to);
 void tree_pack(const struct request *req, const struct reporter *to);
 void tree_unpack(const struct request *req, const struct reporter *to);
+
+/* ---- nsjail.c: the other engine */
+_Noreturn void nsjail_exec(const struct host *host, const struct slot *slot, const struct request *req,
+                           const struct sandbox *sandbox, const struct reporter *to);
+bool nsjail_is_payload(int argc, char **argv);
+_Noreturn void nsjail_payload(int argc, char **argv);
 
 #define cleanup_fd __attribute__((cleanup(close_fd)))
 void close_fd(int *fd);

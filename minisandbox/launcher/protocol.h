@@ -56,6 +56,8 @@ enum {
 	/* child: a start */                                                                   \
 	X(CGROUP) X(PIN) X(NETNS) X(HOSTNAME) X(TMPFS) X(UPPER) X(OVERLAY) X(PROC) X(DEV) X(SHM)      \
 	X(PTS) X(BIND) X(UNMOUNT) X(ROOT) X(FILTER) X(WARDEN)                                  \
+	/* child: a start by nsjail */                                                         \
+	X(NSJAIL_MOUNTS) X(NSJAIL_EXEC) X(NSJAIL)                                              \
 	/* a command */                                                                        \
 	X(COMMAND_CLONE) X(COMMAND_CGROUP) X(COMMAND_STDIO) X(COMMAND_RLIMIT)                  \
 	X(COMMAND_USERNS) X(COMMAND_USER) X(COMMAND_CAPABILITIES) X(COMMAND_CWD)               \

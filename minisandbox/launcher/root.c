@@ -226,17 +226,18 @@ static void make_binds(const struct root *root)
 
 /* Unmount everything but the empty root, move the new root onto it and step in. No pivot_root(2): that visits every
  * task of the host (4.7 ms beside 7,000 processes). `..` cannot climb out, as the new root covers the old one's root. */
-static void switch_root(const struct root *root)
+void root_switch(const struct trees *trees, const struct reporter *to)
 {
-	if (!root->trees->by_fd && umount2("/x", MNT_DETACH) < 0)
-		fail(root->to, STAGE_UNMOUNT, -1, errno);
-	stage_done(root->to, STAGE_UNMOUNT);
+	if (!trees->by_fd && umount2("/x", MNT_DETACH) < 0)
+		fail(to, STAGE_UNMOUNT, -1, errno);
+	stage_done(to, STAGE_UNMOUNT);
 	if (chdir("/root") < 0 || sys_move_mount(AT_FDCWD, ".", AT_FDCWD, "/", 0) < 0 || chroot(".") < 0 ||
 	    chdir("/") < 0)
-		fail(root->to, STAGE_ROOT, -1, errno);
-	stage_done(root->to, STAGE_ROOT);
+		fail(to, STAGE_ROOT, -1, errno);
+	stage_done(to, STAGE_ROOT);
 }
 
+/* Make the sandbox's root on /root. */
 struct disk root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
                        const struct reporter *to)
 {
@@ -250,7 +251,6 @@ struct disk root_build(const struct slot *slot, const struct request *req, const
 	make_binds(&root);
 	if (req->deterministic && (pin_times(root.plain_fd, "u") < 0 || pin_times(root.plain_fd, "shm") < 0))
 		fail(to, STAGE_PIN, -1, errno);
-	switch_root(&root);
 	close_fd(&root.root_fd);
 	return (struct disk){ .fd = root.plain_fd, .sealable = root.plain_fd != root.disk_fd };
 }

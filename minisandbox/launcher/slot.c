@@ -94,7 +94,7 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	*ret_stage = STAGE_SLOT_FORK;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return errno;
-	struct clone_args args = { .exit_signal = SIGCHLD };
+	struct clone_args args = { 0 }; /* no signal at its end: it is waited for below */
 	pid_t pid = sys_clone3(&args);
 	if (pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -116,7 +116,7 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	(void)close(sockets[0]); /* lets the child go, also where it cannot be killed (no CAP_KILL) */
 	if (pid > 0) {
 		(void)kill(pid, SIGKILL);
-		(void)waitpid(pid, NULL, 0);
+		(void)waitpid(pid, NULL, __WALL);
 	}
 	return error;
 }

@@ -101,6 +101,8 @@ static void become_warden(const struct host *host, const struct slot *slot, cons
 	gid_t group = host->warden_gid;
 	if (setgroups(1, &group) < 0 || setresgid(warden, warden, warden) < 0 || setresuid(warden, warden, warden) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
+	if (sys_capset(0, 0) < 0) /* changing ids leaves the inheritable ones, which nsjail raises */
+		fail(to, STAGE_WARDEN, -1, errno);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* changing ids has cleared it */
@@ -131,6 +133,18 @@ static void keep_only(struct sandbox *sandbox, const struct reporter *to)
 	(void)close(null);
 }
 
+/* What is left to do once the root is the sandbox's. */
+_Noreturn void start_serving(const struct host *host, const struct slot *slot, const struct request *req,
+                             struct sandbox *sandbox, const struct reporter *to)
+{
+	load_filters(req, sandbox, to);
+	become_warden(host, slot, to);
+	keep_only(sandbox, to);
+	if (req->lifetime_ms)
+		sandbox->deadline_ns = now_ns() + (int64_t)req->lifetime_ms * 1000000;
+	init_serve(sandbox);
+}
+
 static _Noreturn void child_start(const struct host *host, const struct slot *slot, const struct request *req,
                                   const struct trees *trees)
 {
@@ -148,18 +162,17 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);
 	stage_done(&to, STAGE_NETNS);
-	if (sethostname(req->hostname, strlen(req->hostname)) < 0)
+	/* nsjail names its own */
+	if (!req->nsjail.count && sethostname(req->hostname, strlen(req->hostname)) < 0)
 		fail(&to, STAGE_HOSTNAME, -1, errno);
 	struct disk disk = root_build(slot, req, trees, &to);
 	sandbox.disk_fd = disk.fd;
 	sandbox.sealable = disk.sealable;
 	sandbox.deterministic = req->deterministic;
-	load_filters(req, &sandbox, &to);
-	become_warden(host, slot, &to);
-	keep_only(&sandbox, &to);
-	if (req->lifetime_ms)
-		sandbox.deadline_ns = now_ns() + (int64_t)req->lifetime_ms * 1000000;
-	init_serve(&sandbox);
+	if (req->nsjail.count)
+		nsjail_exec(host, slot, req, &sandbox, &to);
+	root_switch(trees, &to);
+	start_serving(host, slot, req, &sandbox, &to);
 }
 
 /* Start a sandbox in a slot. Returns the pid of its init, or -1 after the failure was reported. */
@@ -172,8 +185,10 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
 	pid_t pid = -1;
 	int error = gather_trees(host, slot, req, &trees, &stage, &item);
 	if (!error) {
-		struct clone_args args = { .flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
+		struct clone_args args = { .flags = CLONE_NEWNS | CLONE_NEWPID,
 			                   .exit_signal = (uint64_t)SIGNAL_ENDED };
+		if (!req->nsjail.count)
+			args.flags |= CLONE_NEWIPC | CLONE_NEWUTS;
 		stage = STAGE_CLONE;
 		item = -1;
 		pid = sys_clone3(&args);

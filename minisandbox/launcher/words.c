@@ -48,6 +48,8 @@ static const struct option OPTIONS[] = {
 	{ "pid-proc", KIND_FLAG, BIT(START), AT(pid_proc), 0, "mount /proc with processes only" },
 	{ "taints", KIND_FLAG, BIT(START), AT(taints), 0, "what is inside may leave marks on the slot's user namespace" },
 	{ "terminal", KIND_FLAG, BIT(START) | BIT(GET), AT(terminal), 0, "a devpts of its own; the master of a new terminal" },
+	{ "nsjail", KIND_FD, BIT(START), AT(nsjail), 1, "the nsjail program, which is to make the container" },
+	{ "nsjail-log", KIND_FD, BIT(START), AT(nsjail_log), 1, "where nsjail says what went wrong" },
 	{ "trace", KIND_FLAG, BIT(START), AT(trace), 0, "report when each stage is done" },
 	{ "stdio", KIND_FDS, COMMANDS, AT(stdio), STDIO_MAX, "descriptor 0, 1, 2 and so on of the command" },
 	{ "null-stdin", KIND_FLAG, BIT(RUN), AT(null_stdin), 0, "stdin is the sandbox's /dev/null; stdio begins at 1" },
@@ -231,7 +233,10 @@ static int check_complete(const struct request *req)
 	case VERB_LISTEN:
 		return req->port ? 0 : EINVAL;
 	case VERB_START:
-		return req->control.count == 1 && req->layers.count >= 1 && req->hostname ? 0 : EINVAL;
+		return req->control.count == 1 && req->layers.count >= 1 && req->hostname &&
+		                       req->nsjail.count == req->nsjail_log.count ?
+		               0 :
+		               EINVAL;
 	case VERB_RUN:
 		return req->stdio.count + req->null_stdin >= 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
 	case VERB_GET:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import signal
 
-from minisandbox.errors import ProtocolError
+from minisandbox.errors import ProtocolError, SandboxError
 from minisandbox.kernel.cgroup import RunCgroup, SlotCgroup
 from minisandbox.kernel.protocol import Record, Stage
 from minisandbox.runtime.command import Command, CommandSpec, failure_error
+from minisandbox.runtime.observer import Spent
 from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
 from minisandbox.spec import ExitReason, Result, Timing, Usage
 
@@ -94,7 +95,22 @@ def take_back(cgroup: SlotCgroup, leaf: RunCgroup, counters: Counters) -> bool:
 def make_result(
     command: Command, spec: CommandSpec, counters: Counters, started_ns: int, timing: Timing, degraded: tuple[str, ...]
 ) -> Result:
-    """Return the result of a command that ran. Raises what failed when it never did."""
+    """Return the result of a command that ran, and tell its observer. Raises what failed when it never did."""
+    command.observed = False
+    try:
+        result = _result_of(command, spec, counters, started_ns, timing, degraded)
+    except SandboxError as error:
+        command.observer.command_failed(command.number, error)
+        raise
+    usage = result.usage
+    spent = Spent(usage.wall_time_s, usage.cpu_time_s, usage.memory_peak_bytes)
+    command.observer.command_ended(command.number, result.exit_reason, result.exit_code, spent)
+    return result
+
+
+def _result_of(
+    command: Command, spec: CommandSpec, counters: Counters, started_ns: int, timing: Timing, degraded: tuple[str, ...]
+) -> Result:
     outcome, stdout, stderr = command.outcome, command.stdout, command.stderr
     reason = None
     if outcome.failure is not None:

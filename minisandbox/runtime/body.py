@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PARTS = (
     "number",
     "slot",
+    "observer",
     "network",
     "memory",
     "layers",

@@ -46,18 +46,19 @@ class _Change:
 
 
 class Branches:
-    """What the sandboxes of one supervisor have branched into. `start` and `close` are the supervisor's."""
+    """What the sandboxes of one supervisor have branched into. The three calls are the supervisor's."""
 
     def __init__(
         self,
         launcher: Launcher,
         slots: SlotPool,
         sandboxes: dict[int, Sandbox],
+        open_: Callable[[Options], Awaitable[Sandbox]],
         start: Callable[[Options], Awaitable[Sandbox]],
         close: Callable[[Sandbox], Awaitable[None]],
     ) -> None:
         self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
-        self._start, self._close = start, close
+        self._open, self._start, self._close = open_, start, close
         self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
         self._tasks = 0
@@ -245,7 +246,7 @@ class Branches:
 
         async def open_one() -> None:
             try:
-                opened.append(await self._start(options))
+                opened.append(await self._open(options))
             except SandboxError as error:
                 failures.append(error)
 
@@ -253,9 +254,6 @@ class Branches:
             async with trio.open_nursery() as nursery:
                 for _ in range(count):
                     nursery.start_soon(open_one)
-            for sibling in opened:
-                if options.policy.allow:
-                    await sibling.set_network(allow=options.policy.allow)
             if failures:
                 raise failures[0]
         except BaseException:

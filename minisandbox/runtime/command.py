@@ -22,6 +22,7 @@ from minisandbox.errors import (
     StartError,
     UsageError,
 )
+from minisandbox.kernel.descriptors import open_pipe, open_to_all
 from minisandbox.kernel.protocol import Record, RecordKind, Request, Stage, stage_name
 from minisandbox.runtime.capture import Capture, Feed
 from minisandbox.spec import ExitReason, Limits
@@ -29,6 +30,7 @@ from minisandbox.spec import ExitReason, Limits
 if TYPE_CHECKING:
     from minisandbox.kernel.cgroup import RunCgroup
     from minisandbox.kernel.reactor import Reactor
+    from minisandbox.runtime.observer import Observer
 
 OnData = Callable[[bytes], object]
 
@@ -65,9 +67,12 @@ class Outcome:
 class Command:
     """A command from its request to its end. `ended` is set when init reaped the main process or the sandbox broke."""
 
-    def __init__(self, number: int, leaf: RunCgroup) -> None:
+    def __init__(self, number: int, leaf: RunCgroup, observer: Observer) -> None:
         self.number = number
         self.leaf = leaf
+        self.observer = observer
+        self.observed = False
+        """Whether the observer was told that it began, and not yet how it ended."""
         self.ended = trio.Event()
         self.drained = trio.Event()
         self.changed = trio.Event()
@@ -141,6 +146,9 @@ class Command:
 
     def close_streams(self) -> None:
         """Give the pipes back, whoever still holds their other ends."""
+        if self.observed:
+            self.observed = False
+            self.observer.command_dropped(self.number)
         for stream in (self.stdout, self.stderr, self.feed):
             if stream is not None:
                 stream.close()
@@ -159,7 +167,7 @@ class Pipes:
 
         Programs may open it again by name (/dev/stderr) as users that do not own the pipe. Nobody else can reach it.
         """
-        os.fchmod(fd, 0o666)
+        open_to_all(fd)
         self.stdio.append(fd)
         self.owned.append(fd)
 
@@ -174,12 +182,12 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes
     pipes = Pipes()
     limits = spec.limits
     if spec.stdin:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        read_fd, write_fd = open_pipe()
         pipes.add(read_fd)
         command.feed = Feed(reactor, write_fd, spec.stdin)
 
     def capture(limit_bytes: int | None, on_data: OnData | None) -> Capture:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        read_fd, write_fd = open_pipe()
         pipes.add(write_fd)
         return Capture(
             reactor,
@@ -193,7 +201,7 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes
     try:
         command.stdout = capture(limits.stdout_bytes, spec.on_stdout)
         command.stderr = capture(limits.stderr_bytes, spec.on_stderr)
-    except OSError:
+    except StartError:
         pipes.close()
         raise
     return pipes
@@ -212,7 +220,9 @@ def common_request(verb: str, command: Command, stdio: Sequence[int]) -> Request
 
 
 def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Request:
-    """Return the request that makes init start the command."""
+    """Return the request that makes init start the command, and tell its observer."""
+    command.observed = True
+    command.observer.command_began(command.number, spec.argv)
     request = common_request("run", command, stdio)
     words = request.words
     words.append(f"--cwd={spec.cwd}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import FileTransferError, UsageError
+from minisandbox.kernel.descriptors import open_pipe
 from minisandbox.kernel.protocol import WARDEN_ID, Record, Stage
 from minisandbox.runtime.capture import Feed
 from minisandbox.runtime.command import Command, common_request
@@ -80,7 +81,7 @@ async def _transfer(
     fds: list[int] = []
     try:
         if data is not None:
-            read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+            read_fd, write_fd = open_pipe()
             fds.append(read_fd)
             command.feed = Feed(sandbox.reactor, write_fd, data)
         request = common_request(verb, command, fds).option("path", path).option("uid", uid).option("gid", gid)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 from minisandbox.errors import CgroupError, HostError, UsageError
@@ -16,10 +17,15 @@ from minisandbox.kernel.protocol import SLOT_IDS
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
+from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.status import serving_status
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.telemetry import Telemetry
 
 DEFAULT_MAX_SANDBOXES = 1024
 DEFAULT_MAX_PARKED = 4
@@ -33,38 +39,47 @@ async def open_supervisor(
     max_parked: int = DEFAULT_MAX_PARKED,
     cgroup_layout: CgroupLayout | None = None,
     self_test: bool = True,
+    engine: str = DEFAULT_ENGINE,
+    events: Path | EventReceiver | None = None,
+    event_argv: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
     `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
-    started ahead, at most `max_parked` at once; 0 is never. What a dead supervisor of this state directory
-    left is removed first. With `self_test` a sandbox tries what none may do before any is served.
-    Raises HostError when this host cannot run sandboxes, or one does not hold, and says why.
+    started ahead, at most `max_parked` at once. What a dead supervisor of this state directory left is removed first.
+    With `self_test` a sandbox tries what none may do before any is served. `engine` makes the containers of sandboxes
+    that name none. `events`, a file or a function, gets each event of a sandbox's life, with the words of commands if
+    `event_argv`. Raises HostError when none can run here.
     """
     _check_caller(max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
+        engines = stack.enter_context(contextlib.closing(Engines(engine)))
         state = StateDir.open(state_dir)
         layout = cgroup_layout or detect_layout()
         CgroupTree.sweep(layout, state.is_alive)
         lock = stack.enter_context(state.open_instance())
+        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
+        receiver = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
-        cgroups = CgroupTree.create(layout, lock.id, _warden_gid(ids))
-        stack.callback(_close_cgroups, cgroups)
-        reactor = stack.enter_context(contextlib.closing(Reactor()))
+        cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids))
+        reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
-        await stack.enter_async_context(background(reactor.run))
-        launcher = await _open_launcher(reactor, cgroups, ids, lock.fd, max_sandboxes)
+        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes)
+        launcher = await open_lasting_launcher(launch, cgroups, telemetry)
         stack.push_async_callback(launcher.aclose)
-        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes)
-        await stack.enter_async_context(background(slots.serve))
-        supervisor = Supervisor(
-            state=state, reactor=reactor, launcher=launcher, slots=slots, handles=handles, max_parked=max_parked
-        )
-        stack.push_async_callback(supervisor.aclose)
-        await stack.enter_async_context(background(supervisor.parking.serve))
+        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes, telemetry)
+        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry)
+        await stack.enter_async_context(_serving(supervisor, slots))
         if self_test:
             await run_self_test(supervisor)
+        telemetry.begin(receiver)  # the self-test is nothing that anybody asked for
+        await stack.enter_async_context(serving_status(supervisor, lock.path))
         yield supervisor
+
+
+def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
+    """Return the instances that are dead, and of which control groups stay that could not be removed."""
+    return [instance for instance in CgroupTree.instances(layout) if not state.is_alive(instance)]
 
 
 def _check_caller(max_sandboxes: int) -> None:
@@ -103,7 +118,29 @@ async def _open_launcher(
         )
 
 
-def _close_cgroups(cgroups: CgroupTree) -> None:
-    left = cgroups.close()
+@contextlib.asynccontextmanager
+async def _serving(supervisor: Supervisor, slots: SlotPool) -> AsyncIterator[None]:
+    async with background(slots.serve):
+        try:
+            async with background(supervisor.parking.serve):
+                yield
+        finally:
+            await supervisor.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _open_reactor() -> AsyncIterator[Reactor]:
+    with contextlib.closing(Reactor()) as reactor:
+        async with background(reactor.run):
+            yield reactor
+
+
+@contextlib.contextmanager
+def _open_cgroups(layout: CgroupLayout, instance: str, ids: IdRange) -> Iterator[CgroupTree]:
+    cgroups = CgroupTree.create(layout, instance, _warden_gid(ids))
+    try:
+        yield cgroups
+    finally:
+        left = cgroups.close()
     if left:
         raise CgroupError(f"control groups that could not be removed: {', '.join(left)}; the next start tries again")

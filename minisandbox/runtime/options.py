@@ -9,6 +9,7 @@ from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.policy import Policy
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, check_engine
 from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.snapshot import Layers
 from minisandbox.spec import MAX_SECONDS, Limits
@@ -22,6 +23,7 @@ MIN_DISK_INODES = 16
 class Options:
     """All that makes one sandbox differ from another."""
 
+    engine: str
     rootfs: Rootfs
     policy: Policy
     limits: Limits
@@ -47,6 +49,7 @@ class Options:
         """What is fixed when a sandbox starts; memory, processes, CPU and variables are given when it is handed out."""
         policy, limits = self.policy, self.limits
         return (
+            self.engine,
             self.rootfs.layers,
             self.rootfs.binds,
             policy.seccomp,
@@ -63,11 +66,16 @@ class Options:
 
 def check_options(options: Options) -> None:
     """Raise UsageError for what cannot be, while nothing is started yet."""
+    check_engine(options.engine)
     lifetime_s, hostname = options.lifetime_s, options.hostname
     if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
         raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
     if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
         raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
+    if options.deterministic and options.engine != DEFAULT_ENGINE:
+        raise UsageError(
+            f"the engine {options.engine} cannot make deterministic sandboxes; leave it at {DEFAULT_ENGINE}"
+        )
     env_words(options.env)
     for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
         value = getattr(options.limits, name)

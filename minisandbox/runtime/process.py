@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from minisandbox.errors import SandboxError, StartError
+from minisandbox.kernel.descriptors import open_pipe, open_to_all
 from minisandbox.kernel.protocol import stage_name
 from minisandbox.runtime.accounting import count, make_result
 from minisandbox.runtime.command import Command, CommandSpec, common_request, run_request
@@ -127,10 +128,10 @@ class Process(LiveCommand):
         theirs: list[int] = []
         try:
             for name in ("stdin", "stdout", "stderr"):
-                read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+                read_fd, write_fd = open_pipe()
                 ours, their = (write_fd, read_fd) if name == "stdin" else (read_fd, write_fd)
                 theirs.append(their)
-                os.fchmod(their, 0o666)  # as in Pipes.add
+                open_to_all(their)  # as in Pipes.add
                 setattr(process, name, trio.lowlevel.FdStream(ours))
             await process._begin(theirs, new_terminal=False)
         except BaseException:

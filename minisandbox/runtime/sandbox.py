@@ -28,6 +28,7 @@ from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
 from minisandbox.runtime.interactive import Interactive
 from minisandbox.runtime.network import Networked, SandboxNetwork
+from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.outcome import Counters
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
@@ -51,9 +52,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         branches: Branches,
         options: Options,
     ) -> None:
-        self.number = number
-        """Of its init; another one after it was sealed or restored."""
-        self.slot = slot
+        self.number, self.slot = number, slot
+        self.observer = Observer()
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
         self.ahead = False
@@ -62,8 +62,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         self.start_failure: Record | None = None
         self.stages: list[Record] = []
         self._channel = channel
-        self.reactor = reactor
-        self.network = network
+        self.reactor, self.network = reactor, network
         self.branches = branches
         self.assign(options)
         self.layers = tuple(layer.hold() for layer in options.layers)
@@ -174,7 +173,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
             raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
-        command = Command(self._numbers, leaf)
+        command = Command(self._numbers, leaf, self.observer)
         self._commands[command.number] = command
         return command
 
@@ -260,6 +259,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         """Take note that init is gone: commands end with the error, and nothing can be run any more."""
         if self._broken is None:
             self._broken = error
+            self.observer.broken(error)
             self.reactor.unregister(self._channel.fd)
             self.started.set()
             if self._disk is not None:

@@ -27,6 +27,7 @@ from minisandbox.errors import (
     UsageError,
 )
 from minisandbox.runtime.command import CommandSpec, failure_error
+from minisandbox.runtime.observer import Spent
 from minisandbox.runtime.resolve import Wishes, resolve
 from minisandbox.runtime.shell import Shell
 from minisandbox.runtime.shell_driver import INTERRUPTED, Report, encode_command, shell_argv
@@ -124,10 +125,23 @@ class Session:
             )
         data = encode_command(command, self._before)
         self._busy = True
+        self._sandbox.observer.command_began(self._shell.command.number, ["bash", "-c", command])
+        result = None
         try:
-            return await self._run(data, self._limits.wall_time_s if timeout_s is None else timeout_s)
+            result = await self._run(data, self._limits.wall_time_s if timeout_s is None else timeout_s)
+            return result
         finally:
             self._busy = False
+            self._tell(result)
+
+    def _tell(self, result: SessionResult | None) -> None:
+        """Tell the observer of the sandbox how a command ended, or that it has no result."""
+        number, observer = self._shell.command.number, self._sandbox.observer
+        if result is None:
+            observer.command_dropped(number)
+        else:
+            spent = Spent(result.wall_time_s, result.cpu_time_s)
+            observer.command_ended(number, result.exit_reason, result.exit_code, spent)
 
     async def interrupt(self) -> None:
         """Do to the command that runs what Ctrl-C would. Does nothing while none runs."""

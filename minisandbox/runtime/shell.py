@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import DeadlineError, FileTransferError, ProtocolError, SessionEndedError
+from minisandbox.kernel.descriptors import open_pipe, open_socket_pair, open_to_all
 from minisandbox.kernel.reactor import PRIORITY
 from minisandbox.runtime import files
 from minisandbox.runtime.capture import Capture
 from minisandbox.runtime.command import CommandSpec, run_request
+from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.outcome import exit_of
 from minisandbox.runtime.shell_driver import ABORT_SIGNAL, Report, ReportReader, encode_command
 from minisandbox.runtime.supervision import KILL_DEADLINE_S
@@ -91,6 +93,7 @@ class Shell:
     def __init__(self, sandbox: Sandbox, spec: CommandSpec) -> None:
         self.sandbox = sandbox
         self.command = sandbox.new_command(spec.limits)
+        self.command.observer = Observer()  # it is no command that somebody asked for; those of the session are
         self.report: Report | None = None
         self._changed = trio.Event()
         self._reader = ReportReader()
@@ -98,15 +101,15 @@ class Shell:
         self._signalled = False
         self._end_scope = trio.CancelScope()
         self._theirs: list[int] = []
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket, theirs = open_socket_pair(socket.SOCK_STREAM)
         self._theirs.append(theirs.detach())
         self._socket.setblocking(False)
         sandbox.reactor.register(self._socket.fileno(), self._on_report)
         self.stdout, self.stderr = (self._pipe(spec.limits.output_kept_bytes) for _ in range(2))
 
     def _pipe(self, kept_bytes: int) -> Output:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        os.fchmod(write_fd, 0o666)  # as in Pipes.add
+        read_fd, write_fd = open_pipe()
+        open_to_all(write_fd)  # as in Pipes.add
         self._theirs.append(write_fd)
         return Output(self, read_fd, kept_bytes)
 

@@ -15,6 +15,7 @@ from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, S
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
+from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
 
 COOLING_S = 0.02
@@ -56,11 +57,14 @@ class Slot:
 class SlotPool:
     """Hands out slots. `serve` must run beside it to take back those that cool."""
 
-    def __init__(self, launcher: Launcher, cgroups: CgroupTree, uid_base: int, limit: int) -> None:
+    def __init__(
+        self, launcher: Launcher, cgroups: CgroupTree, uid_base: int, limit: int, telemetry: Telemetry
+    ) -> None:
+        self.telemetry = telemetry
         self._launcher = launcher
-        self._cgroups = cgroups
+        self.cgroups = cgroups
         self._uid_base = uid_base
-        self._limit = limit
+        self.limit = limit
         self._numbers = list(reversed(range(limit)))
         self._free: list[Slot] = []
         self._cooling: deque[Slot] = deque()
@@ -73,8 +77,10 @@ class SlotPool:
 
         Raises BusyError when all are in use, UsageError when the memory limit is too small for any sandbox.
         """
+        await self._launcher.revive()
         slot = await self._acquire()
         try:
+            await self._launcher.ensure_slot(slot.number, slot.uid_base)
             configure(slot, limits)
         except BaseException:
             self.release(slot, [])
@@ -85,7 +91,7 @@ class SlotPool:
         slot = self._take_free()
         while slot is None and not self._numbers:
             if not self._cooling:
-                limit = self._limit
+                limit = self.limit
                 raise BusyError(f"all {limit} slots are in use; close a sandbox or raise max_sandboxes")
             await self._settled.wait()
             slot = self._take_free()
@@ -110,7 +116,8 @@ class SlotPool:
             except (StartError, BrokenError):
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
-        return Slot(number, uid_base, self._cgroups.open_slot(number))
+        self.telemetry.slots_made += 1
+        return Slot(number, uid_base, self.cgroups.open_slot(number))
 
     def release(self, slot: Slot, leaves: list[RunCgroup], heirs: tuple[Heir, ...] = ()) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""
@@ -122,17 +129,18 @@ class SlotPool:
     def renew(self, slot: Slot) -> None:
         """Give a slot new groups, after `SlotCgroup.give_memory`."""
         slot.generation += 1
-        fresh = self._cgroups.open_slot(slot.number, slot.generation)
+        fresh = self.cgroups.open_slot(slot.number, slot.generation)
         slot.cgroup.remove_rest()
         slot.cgroup = fresh
 
     def open_account(self) -> KeptMemory | None:
         """Return a memory group for what belongs to no slot."""
-        return self._cgroups.open_account()
+        return self.cgroups.open_account()
 
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
         self.quarantined.append(slot)
+        self.telemetry.quarantine(slot)
 
     async def serve(self) -> None:
         """Take slots back as they cool, until cancelled."""

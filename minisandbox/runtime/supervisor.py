@@ -19,13 +19,17 @@ from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineErro
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
+from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
 from minisandbox.runtime.branching import Branches
-from minisandbox.runtime.engines.native import StartSpec, start_request
+from minisandbox.runtime.engines import Attempt
+from minisandbox.runtime.engines.choice import Engines
+from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.inspection import Inspected
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
@@ -33,32 +37,36 @@ from minisandbox.runtime.pinned import PINNED_ENV, pinned_files
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.snapshot import Layers, Snapshot
+from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
 
-class Supervisor:
+class Supervisor(Inspected):
     """An open supervisor. Make it with `open_supervisor`."""
 
     def __init__(
         self,
-        *,
         state: StateDir,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
         handles: Handles,
+        engines: Engines,
         max_parked: int,
+        telemetry: Telemetry,
     ) -> None:
         self.state = state
+        self.telemetry = telemetry
         self.parking = ParkingLot(max_parked, self._start, self._close)
         self._reactor = reactor
         self._launcher = launcher
         self._slots = slots
         self._handles = handles
+        self._engines = engines
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
-        self.branches = Branches(launcher, slots, self._sandboxes, self._start, self._close)
+        self.branches = Branches(launcher, slots, self._sandboxes, self._open, self._start, self._close)
         self._numbers = 0
         self._rootfs: dict[str, Rootfs] = {}
         self._policies: dict[str, Policy] = {}
@@ -79,6 +87,7 @@ class Supervisor:
     async def open_sandbox(
         self,
         *,
+        engine: str | None = None,
         rootfs: str | Rootfs | None = None,
         snapshot: Snapshot | None = None,
         policy: str | Policy = "default",
@@ -93,14 +102,15 @@ class Supervisor:
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have terminals; `trace` fills
-        `timing.stages`; two that are `deterministic` see the same. Raises StartError with the step that failed,
-        UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
+        `engine` makes its container. `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have
+        terminals; `trace` fills `timing.stages`; two that are `deterministic` see the same. Raises StartError with the
+        step that failed, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
         found_rootfs, layers = await self._find_start(rootfs, snapshot)
         found = self._find_policy(policy)
         options = Options(
+            engine=self._engines.default if engine is None else engine,
             rootfs=found_rootfs,
             policy=found,
             limits=found.limits.overridden_by(limits),
@@ -133,6 +143,10 @@ class Supervisor:
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
+        with self.telemetry.opening():
+            return await self._open_any(options)
+
+    async def _open_any(self, options: Options) -> Sandbox:
         check_options(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
@@ -144,6 +158,7 @@ class Supervisor:
                 parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
             if options.policy.allow:
                 await sandbox.set_network(allow=options.policy.allow)
+            self.telemetry.handed_out(sandbox)
         except BaseException:
             await self._close(sandbox)
             raise
@@ -158,23 +173,29 @@ class Supervisor:
                     raise
 
     async def _start(self, options: Options) -> Sandbox:
+        with self.telemetry.starting_one():
+            return await self._start_in_slot(options)
+
+    async def _start_in_slot(self, options: Options) -> Sandbox:
         begun = time.monotonic()
-        slot = await self._acquire(options.limits)
+        engine = self._engines.find(options.engine)
+        with self.telemetry.queueing():
+            slot = await self._acquire(options.limits)
         slot_s = time.monotonic() - begun
         try:
             self._check_open()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
         except BaseException:
             self._slots.release(slot, [])
             raise
-        with theirs:
+        with theirs, engine.attempt() as attempt:
             sandbox = self._make_sandbox(slot, ours, options)
             try:
                 asked_ns = time.monotonic_ns()
-                await self._ask(sandbox, theirs.fileno(), options)
+                await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
                 slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
-                await self._wait_started(sandbox, slot_s, asked_ns)
+                await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self._close(sandbox)
                 raise
@@ -193,10 +214,11 @@ class Supervisor:
             options=options,
         )
         sandbox.ahead = options.ahead
+        sandbox.observer = self.telemetry.watch(sandbox.number)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
-    async def _ask(self, sandbox: Sandbox, control_fd: int, options: Options) -> None:
+    async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
         with self._handles.bind_fds(options.binds) as bind_fds:
             spec = StartSpec(
                 number=sandbox.number,
@@ -214,9 +236,9 @@ class Supervisor:
                 trace=options.trace,
                 deterministic=options.deterministic,
             )
-            await self._launcher.send(start_request(spec))
+            await self._launcher.send(attempt.request(spec))
 
-    async def _wait_started(self, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
+    async def _wait_started(self, attempt: Attempt, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
         with trio.move_on_after(STEP_DEADLINE_S) as scope:
             await sandbox.started.wait()
         if scope.cancelled_caught:
@@ -224,9 +246,12 @@ class Supervisor:
         failure = sandbox.start_failure
         if failure is not None:
             raise StartError("cannot start a sandbox", stage_name(failure.stage), failure.error, failure.item)
+        if not sandbox.usable and not self._launcher.broken and (why := attempt.failure()) is not None:
+            raise why
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
+        self.telemetry.started(sandbox)
 
     async def _close(self, sandbox: Sandbox) -> None:
         """Kill what is in a sandbox and give its slot back, or quarantine that when it cannot be proved empty.
@@ -240,10 +265,15 @@ class Supervisor:
             if self._sandboxes.pop(sandbox.number, None) is None:
                 return
             sandbox.break_(ClosedError("the sandbox was closed"))
+            await self._end(sandbox)
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        with self.telemetry.closing(sandbox):
             await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:
+                sandbox.slot.leaves = sandbox.take_leaves()
                 self._slots.quarantine(sandbox.slot)
                 raise
             finally:

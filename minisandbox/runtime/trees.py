@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from minisandbox.errors import FileTransferError, HostError, SandboxError
+from minisandbox.kernel.descriptors import open_pipe
 from minisandbox.kernel.protocol import Stage, stage_name
 from minisandbox.runtime.command import Command, common_request
 from minisandbox.runtime.files import resolve_user
@@ -138,7 +139,7 @@ class _Transfer:
 
     async def _start(self, verb: str, ids: tuple[int, int]) -> int:
         """Have the process started, and return our end of its pipe."""
-        fds = os.pipe2(os.O_CLOEXEC)
+        fds = open_pipe()
         with contextlib.suppress(PermissionError):  # beyond what a user may have in pipes (pipe(7))
             fcntl.fcntl(fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         ours, theirs = fds if verb == "pack" else reversed(fds)

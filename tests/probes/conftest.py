@@ -39,35 +39,37 @@ def layer(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def survey(probe_dir: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Survey:
+def survey(probe_dir: Path, state_dir: Path, engine: str, tmp_path_factory: pytest.TempPathFactory) -> Survey:
     """The outcome of every system call that is tried, by defence and name: one sandbox a policy tries them all."""
-    return _survey(probe_dir, state_dir, tmp_path_factory.mktemp("outside"), "calls", "kernel")
+    return _survey(probe_dir, state_dir, engine, tmp_path_factory.mktemp("outside"), "calls", "kernel")
 
 
 @pytest.fixture(scope="session")
-def entry_survey(probe_dir: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Survey:
+def entry_survey(probe_dir: Path, state_dir: Path, engine: str, tmp_path_factory: pytest.TempPathFactory) -> Survey:
     """The same of calls by the other ways into the kernel."""
-    return _survey(probe_dir, state_dir, tmp_path_factory.mktemp("outside"), "entries")
+    return _survey(probe_dir, state_dir, engine, tmp_path_factory.mktemp("outside"), "entries")
 
 
 @pytest.fixture(scope="session")
-def process_survey(probe_dir: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Survey:
+def process_survey(probe_dir: Path, state_dir: Path, engine: str, tmp_path_factory: pytest.TempPathFactory) -> Survey:
     """What can be done to the init of a sandbox from inside, and outside to a process like any other."""
-    found = trio.run(_survey_sandboxes, probe_dir, state_dir, ("process 1",))
+    found = trio.run(_survey_sandboxes, probe_dir, state_dir, engine, ("process 1",))
     outside = run_outside([probe_dir / "probe", "process", "0"], tmp_path_factory.mktemp("outside"))
     return {**found, Defence.OFF: parse(outside)}
 
 
-def _survey(probe_dir: Path, state_dir: Path, empty: Path, *groups: str) -> Survey:
-    found = trio.run(_survey_sandboxes, probe_dir, state_dir, groups)
+def _survey(probe_dir: Path, state_dir: Path, engine: str, empty: Path, *groups: str) -> Survey:
+    found = trio.run(_survey_sandboxes, probe_dir, state_dir, engine, groups)
     wanted = [name for name in found[Defence.DEFAULT] if name not in HOST_CLOCK]
     output = [run_outside([probe_dir / "probe", group, *wanted], empty) for group in groups]
     return {**found, Defence.OFF: parse("".join(output))}
 
 
-async def _survey_sandboxes(probe_dir: Path, state_dir: Path, groups: tuple[str, ...]) -> dict[Defence, dict[str, str]]:
+async def _survey_sandboxes(
+    probe_dir: Path, state_dir: Path, engine: str, groups: tuple[str, ...]
+) -> dict[Defence, dict[str, str]]:
     found: dict[Defence, dict[str, str]] = {}
-    async with minisandbox.open_supervisor(state_dir=state_dir) as supervisor:
+    async with minisandbox.open_supervisor(state_dir=state_dir, engine=engine) as supervisor:
         for defence in SANDBOXED:
             async with supervisor.open_sandbox(policy=policy_of(defence), binds=[probe_bind(probe_dir)]) as sandbox:
                 output = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from minisandbox.binds import Bind
@@ -45,6 +46,26 @@ class StartSpec:
     terminal: bool
     trace: bool
     deterministic: bool
+
+
+class NativeEngine:
+    """Starts sandboxes by the launcher alone; it holds nothing."""
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[NativeEngine]:
+        """Begin a start."""
+        yield self
+
+    def request(self, spec: StartSpec) -> Request:
+        """Return what to ask of the launcher."""
+        return start_request(spec)
+
+    def failure(self) -> None:
+        """Return nothing: whatever fails says so on the control socket."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def start_request(spec: StartSpec) -> Request:
