@@ -290,6 +290,60 @@ async def test_one_slot_is_enough(state_dir: Path) -> None:
             assert await text(sandbox, "cat /a") == "one\n"
 
 
+async def test_digests_are_equal_for_equal_trees(
+    supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
+) -> None:
+    """In whatever order and in however many layers they were written; and they differ where the trees do."""
+    await text(sandbox, "mkdir /d; echo one >/d/a; echo two >/d/b; touch -d 2020-01-01 /d/* /d; rm /etc/passwd")
+    async with supervisor.open_sandbox() as other:
+        await text(other, "mkdir /d; echo no >/d/b; echo two >/d/c")
+        async with await other.snapshot():
+            await text(other, "rm /d/*; echo two >/d/b; echo one >/d/a; touch -d 2020-01-01 /d/* /d; rm /etc/passwd")
+            async with await other.snapshot() as second, await sandbox.snapshot() as first:
+                digests = [await first.digest(), await second.digest()]
+        await text(other, "echo three >/d/b; touch -d 2020-01-01 /d/* /d")
+        async with await other.snapshot() as third:
+            different = await third.digest()
+
+    assert digests[0] == digests[1] != different
+
+
+async def test_a_saved_snapshot_is_opened_by_name_and_goes_on(
+    supervisor: minisandbox.Supervisor, state_dir: Path
+) -> None:
+    """It is the same after its supervisor; what is sealed upon it is a snapshot over the same rootfs."""
+    async with minisandbox.open_supervisor(state_dir=state_dir, self_test=False) as first:
+        async with first.open_sandbox() as sandbox:
+            await text(sandbox, "mkdir /d; echo one >/d/a; ln /d/a /d/b; chown 7:8 /d/a; rm /etc/passwd")
+            async with await sandbox.snapshot() as snapshot:
+                digest = await snapshot.digest()
+                stored = await snapshot.save("kept-for-later")
+    async with supervisor.open_sandbox(snapshot="kept-for-later") as sandbox:
+        said = await text(sandbox, "stat -c '%u %g %h' /d/b; cat /d/a; ls /etc/passwd || true")
+        async with await sandbox.snapshot() as unchanged:
+            again = await unchanged.digest()
+            async with supervisor.open_sandbox(snapshot=unchanged) as other:
+                await text(other, "echo two >/d/c")
+                async with await other.snapshot() as changed:
+                    further = await changed.save()
+    async with supervisor.open_sandbox(snapshot=further) as sandbox:
+        both = await text(sandbox, "cat /d/a /d/c")
+
+    assert stored.digest == digest == again
+    assert (said, both) == ("7 8 2\none\n", "one\ntwo\n")
+
+
+async def test_a_closed_snapshot_is_not_read(sandbox: minisandbox.Sandbox) -> None:
+    """Neither its digest nor its content can be had any more; one that is being saved is saved whole."""
+    snapshot = await sandbox.snapshot()
+    await snapshot.close()
+
+    with pytest.raises(ClosedError, match="snapshot is closed"):
+        await snapshot.digest()
+    with pytest.raises(ClosedError, match="snapshot is closed"):
+        await snapshot.save("never")
+
+
 def shared_bytes() -> int:
     """Return what files in memory take on this host."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())

@@ -29,7 +29,7 @@ from minisandbox.kernel.protocol import LAYERS_MAX
 from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.slots import SlotPool
-from minisandbox.runtime.snapshot import Layers, SealedLayer, Snapshot, shortened
+from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot, shortened
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
@@ -56,9 +56,11 @@ class Branches:
         open_: Callable[[Options], Awaitable[Sandbox]],
         start: Callable[[Options], Awaitable[Sandbox]],
         close: Callable[[Sandbox], Awaitable[None]],
+        library: Library,
     ) -> None:
         self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
         self._open, self._start, self._close = open_, start, close
+        self.library = library
         self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
         self._tasks = 0
@@ -69,7 +71,7 @@ class Branches:
         return self._keep(sandbox, await self._copy(sandbox) if freeze else await self._seal(sandbox))
 
     def _keep(self, sandbox: Sandbox, layers: Layers) -> Snapshot:
-        snapshot = Snapshot(sandbox.options.rootfs, layers, self)
+        snapshot = Snapshot(sandbox.options.rootfs, layers, self, self.library, sandbox.options.stored)
         self._snapshots = [other for other in self._snapshots if other.is_open]
         self._snapshots.append(snapshot)
         return snapshot

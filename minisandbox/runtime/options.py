@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.policy import Policy
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, check_engine
 from minisandbox.runtime.resolve import env_words
@@ -34,6 +35,8 @@ class Options:
     terminal: bool
     trace: bool
     deterministic: bool = False
+    stored: StoredSnapshot | None = None
+    """What the root file system was made of, if it was a snapshot."""
     layers: Layers = ()
     """What lies upon the root file system, top first; borrowed."""
     ahead: bool = False

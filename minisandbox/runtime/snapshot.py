@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import trio
 
 from minisandbox.errors import CgroupError, ClosedError
 from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.snapshot_digest import digest_snapshot, opened_layers
+from minisandbox.images.snapshot_manifest import StoredSnapshot
+from minisandbox.images.snapshot_record import ContentCache
+from minisandbox.images.snapshot_store import SnapshotStore
+from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import KeptMemory
+
+T = TypeVar("T")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -96,16 +104,36 @@ def shortened(layers: Layers) -> Layers:
     return layers
 
 
+class Library:
+    """The stored snapshots of a state directory, and what is known of files that were read before."""
+
+    def __init__(self, state: StateDir) -> None:
+        self.store = SnapshotStore(state)
+        self._cache = ContentCache()
+
+    def digest(self, rootfs: Rootfs, layer_fds: Sequence[int]) -> str:
+        """Return the digest of a snapshot; blocks."""
+        return digest_snapshot(rootfs, layer_fds, self._cache)
+
+    def save(self, name: str | None, rootfs: Rootfs, layer_fds: Sequence[int]) -> StoredSnapshot:
+        """Store a snapshot; blocks."""
+        return self.store.save(rootfs, layer_fds, name, self._cache)
+
+
 class Snapshot:
     """What a sandbox held at one moment: a root file system and the layers upon it. `close` it when it is not needed.
 
     `Sandbox.snapshot` makes it; use it as an async context manager. It is gone with its supervisor.
     """
 
-    def __init__(self, rootfs: Rootfs, layers: Layers, owner: object) -> None:
-        """Take over one hold on each layer."""
+    def __init__(
+        self, rootfs: Rootfs, layers: Layers, owner: object, library: Library, stored: StoredSnapshot | None = None
+    ) -> None:
+        """Take over one hold on each layer. `stored` is what the rootfs was made of, if it was a snapshot."""
         self.rootfs = rootfs
+        self.stored = stored
         self.owner = owner
+        self._library = library
         self._layers: Layers | None = layers
 
     async def __aenter__(self) -> Self:
@@ -133,6 +161,37 @@ class Snapshot:
         """The memory that its files take, those that it shares with other snapshots included."""
         _ = self.layers
         return sum(layer.memory_bytes for layer in self._layers or ())
+
+    async def digest(self) -> str:
+        """Return the digest of what it shows over its root file system: equal trees have equal digests.
+
+        Nothing is read before it is asked for, nor again what did not change since another was asked.
+        """
+        return await self._read(self._library.digest)
+
+    async def save(self, name: str | None = None) -> StoredSnapshot:
+        """Write it to the state directory, from which it can be opened by name later on; without one, by its digest.
+
+        Layers that are there already are not written again. Raises UsageError when the name belongs to another
+        snapshot, StoreFullError, StateError, HostError; then what is stored stays as it is. Cancelled: it is saved all
+        the same.
+        """
+        return await self._read(partial(self._library.save, name))
+
+    async def _read(self, read: Callable[[Rootfs, Sequence[int]], T]) -> T:
+        layers = tuple(layer.hold() for layer in self.layers)
+        fds = [layer.fd for layer in layers]
+        try:
+            return await trio.to_thread.run_sync(self._over_base, read, fds)
+        finally:
+            for layer in layers:
+                await layer.release()
+
+    def _over_base(self, read: Callable[[Rootfs, Sequence[int]], T], fds: list[int]) -> T:
+        if self.stored is None:
+            return read(self.rootfs, fds)
+        with opened_layers(layer.path for layer in self.stored.layers) as stored_fds:
+            return read(self.stored.rootfs, [*fds, *stored_fds])
 
     async def close(self) -> None:
         """Let go of it: its memory is freed as soon as no sandbox runs on it. Harmless when called twice."""

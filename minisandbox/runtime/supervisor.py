@@ -15,28 +15,30 @@ from functools import partial
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, SandboxError, StartError, UsageError
-from minisandbox.images.rootfs import Rootfs, build_rootfs
+from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, SandboxError, StartError
+from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
-from minisandbox.policy import Network, Policy, load_policy
+from minisandbox.policy import Network, Policy
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import Engines
 from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.inspection import Inspected
+from minisandbox.runtime.lookup import Lookup
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.pinned import PINNED_ENV, pinned_files
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
-from minisandbox.runtime.snapshot import Layers, Snapshot
+from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
@@ -66,10 +68,11 @@ class Supervisor(Inspected):
         self._engines = engines
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
-        self.branches = Branches(launcher, slots, self._sandboxes, self._open, self._start, self._close)
+        self._lookup = Lookup(state)
+        self.branches = Branches(
+            launcher, slots, self._sandboxes, self._open, self._start, self._close, self._lookup.library
+        )
         self._numbers = 0
-        self._rootfs: dict[str, Rootfs] = {}
-        self._policies: dict[str, Policy] = {}
         self._closed = False
         launcher.on_broken = self._on_launcher_broken
 
@@ -89,7 +92,7 @@ class Supervisor(Inspected):
         *,
         engine: str | None = None,
         rootfs: str | Rootfs | None = None,
-        snapshot: Snapshot | None = None,
+        snapshot: Snapshot | StoredSnapshot | str | None = None,
         policy: str | Policy = "default",
         limits: Limits | None = None,
         binds: Sequence[Bind] = (),
@@ -107,8 +110,8 @@ class Supervisor(Inspected):
         step that failed, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         self._check_open()
-        found_rootfs, layers = await self._find_start(rootfs, snapshot)
-        found = self._find_policy(policy)
+        found_rootfs, stored, layers = await self._lookup.find_start(rootfs, snapshot, self.branches)
+        found = self._lookup.find_policy(policy)
         options = Options(
             engine=self._engines.default if engine is None else engine,
             rootfs=found_rootfs,
@@ -121,6 +124,7 @@ class Supervisor(Inspected):
             terminal=terminal,
             trace=trace,
             deterministic=deterministic,
+            stored=stored,
             layers=layers,
         )
         async with self._opened(options) as sandbox:
@@ -289,27 +293,6 @@ class Supervisor(Inspected):
     def _on_launcher_broken(self) -> None:
         for sandbox in list(self._sandboxes.values()):
             sandbox.break_(BrokenError("the launcher is gone, and every sandbox it started with it"))
-
-    async def _find_start(self, rootfs: str | Rootfs | None, snapshot: Snapshot | None) -> tuple[Rootfs, Layers]:
-        if snapshot is None:
-            return await self._find_rootfs(rootfs or "host"), ()
-        if rootfs is not None:
-            raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
-        return snapshot.rootfs, self.branches.layers_of(snapshot)
-
-    async def _find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
-        if isinstance(rootfs, Rootfs):
-            return rootfs
-        if rootfs not in self._rootfs:
-            self._rootfs[rootfs] = await trio.to_thread.run_sync(build_rootfs, self.state, rootfs)
-        return self._rootfs[rootfs]
-
-    def _find_policy(self, policy: str | Policy) -> Policy:
-        if isinstance(policy, Policy):
-            return policy
-        if policy not in self._policies:
-            self._policies[policy] = load_policy(policy)
-        return self._policies[policy]
 
 
 def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
