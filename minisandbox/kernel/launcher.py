@@ -19,7 +19,7 @@ import trio
 from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
-from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
+from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, answered, stage_name
 from minisandbox.kernel.reactor import Reactor
 
 STEP_DEADLINE_S = 30.0
@@ -92,7 +92,7 @@ class Launcher:
             stage = stage_name(record.stage)
             self._break(StartError("cannot set the launcher up", stage, record.error, record.item))
             return
-        key = (_answered(record), record.id)
+        key = (answered(record), record.id)
         event = self._waiting.pop(key, None)
         if fd >= 0 and event is not None:
             self._opened[record.id] = fd
@@ -246,21 +246,6 @@ class Launcher:
         os.waitpid(self.pid, 0)
         os.close(self._pidfd)
         self._pidfd = -1
-
-
-_REFUSED: dict[int, RecordKind] = {
-    Stage.LISTEN: RecordKind.OPENED,
-    Stage.COPY: RecordKind.OPENED,
-    Stage.SEAL_DISK: RecordKind.SEALED,
-}
-"""What a failure at this stage answers; any other answers the making of a slot."""
-
-
-def _answered(record: Record) -> RecordKind:
-    """Return what the record answers, as it is called when all went well."""
-    if record.kind != RecordKind.FAILED:
-        return RecordKind(record.kind)
-    return _REFUSED.get(record.stage, RecordKind.SLOT)
 
 
 @contextlib.contextmanager

@@ -91,6 +91,30 @@ def stage_name(number: int) -> str:
     return Stage(number).name.lower() if number in Stage._value2member_map_ else f"stage {number}"
 
 
+_REFUSED: dict[int, RecordKind] = {
+    Stage.LISTEN: RecordKind.OPENED,
+    Stage.COPY: RecordKind.OPENED,
+    Stage.SEAL_DISK: RecordKind.SEALED,
+}
+"""What a failure at this stage answers; any other answers the making of a slot."""
+
+
+def answered(record: Record) -> RecordKind:
+    """Return what the record answers, as it is called when all went well."""
+    if record.kind != RecordKind.FAILED:
+        return RecordKind(record.kind)
+    return _REFUSED.get(record.stage, RecordKind.SLOT)
+
+
+def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
+    """Return how long each traced stage took, by name, in order."""
+    seconds = {}
+    for record in records:
+        seconds[stage_name(record.stage)] = (record.time_ns - asked_ns) * 1e-9
+        asked_ns = record.time_ns
+    return seconds
+
+
 class Request:
     """A request while it is made: words, and descriptors in the order of the options that take one."""
 

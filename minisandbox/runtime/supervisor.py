@@ -22,7 +22,7 @@ from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
-from minisandbox.kernel.protocol import Record, stage_name
+from minisandbox.kernel.protocol import stage_name, stage_seconds
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy
 from minisandbox.runtime.branching import Branches
@@ -105,11 +105,9 @@ class Supervisor(Inspected):
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `engine` makes its container. `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have
-        terminals; `trace` fills `timing.stages`; two that are `deterministic` see the same. Raises StartError with the
+        `lifetime_s` ends it whatever becomes of its owner; `trace` fills `timing.stages`. Raises StartError with the
         step that failed, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
-        self._check_open()
         found_rootfs, stored, layers = await self._lookup.find_start(rootfs, snapshot, self.branches)
         found = self._lookup.find_policy(policy)
         options = Options(
@@ -140,6 +138,7 @@ class Supervisor(Inspected):
 
     @contextlib.asynccontextmanager
     async def _opened(self, options: Options) -> AsyncIterator[Sandbox]:
+        self._check_open()
         sandbox = await self._open(options)
         try:
             yield sandbox
@@ -293,12 +292,3 @@ class Supervisor(Inspected):
     def _on_launcher_broken(self) -> None:
         for sandbox in list(self._sandboxes.values()):
             sandbox.break_(BrokenError("the launcher is gone, and every sandbox it started with it"))
-
-
-def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
-    """Return how long each traced stage took, by name, in order."""
-    seconds = {}
-    for record in records:
-        seconds[stage_name(record.stage)] = (record.time_ns - asked_ns) * 1e-9
-        asked_ns = record.time_ns
-    return seconds
