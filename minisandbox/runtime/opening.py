@@ -46,35 +46,38 @@ async def open_supervisor(
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
     `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
-    started ahead, at most `max_parked` at once. What a dead supervisor of this state directory left is removed first.
-    With `self_test` a sandbox tries what none may do before any is served. `engine` makes the containers of sandboxes
-    that name none. `events`, a file or a function, gets each event of a sandbox's life, with the words of commands if
-    `event_argv`. Raises HostError when none can run here.
+    started ahead, at most `max_parked` at once. What a dead supervisor left there is removed first. With `self_test` a
+    sandbox tries what none may do before any is served. `engine` is for sandboxes that name none. `events` gets each
+    event of a sandbox's life, with the words of commands if `event_argv`. Raises HostError when none can run here.
     """
     _check_caller(max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
         state = StateDir.open(state_dir)
-        layout = cgroup_layout or detect_layout()
-        CgroupTree.sweep(layout, state.is_alive)
+        layout = _swept(cgroup_layout or detect_layout(), state)
         lock = stack.enter_context(state.open_instance())
         telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
-        receiver = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
+        receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
         cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes)
-        launcher = await open_lasting_launcher(launch, cgroups, telemetry)
-        stack.push_async_callback(launcher.aclose)
+        launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes, telemetry)
         supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry)
         await stack.enter_async_context(_serving(supervisor, slots))
         if self_test:
             await run_self_test(supervisor)
-        telemetry.begin(receiver)  # the self-test is nothing that anybody asked for
-        await stack.enter_async_context(serving_status(supervisor, lock.path))
-        yield supervisor
+        telemetry.begin(receive)  # the self-test is nothing that anybody asked for
+        async with serving_status(supervisor, lock.path):
+            yield supervisor
+
+
+def _swept(layout: CgroupLayout, state: StateDir) -> CgroupLayout:
+    """Remove what dead instances left in the control groups, and return these."""
+    CgroupTree.sweep(layout, state.is_alive)
+    return layout
 
 
 def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:

@@ -115,8 +115,7 @@ class Supervisor(Inspected):
             terminal=terminal,
             trace=trace,
         )
-        with self.telemetry.opening():
-            sandbox = await self._open(options)
+        sandbox = await self._open(options)
         try:
             yield sandbox
         finally:
@@ -130,6 +129,10 @@ class Supervisor(Inspected):
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
+        with self.telemetry.opening():
+            return await self._hand_out(options)
+
+    async def _hand_out(self, options: Options) -> Sandbox:
         check_options(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
