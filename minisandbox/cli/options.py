@@ -81,8 +81,7 @@ class SandboxOptions:
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, and the command at the end."""
-    parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    """Add the options. The command comes after them (`add_command`)."""
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
         "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="what makes the container (%(default)s)"
@@ -111,7 +110,6 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     _add_limit_options(parser)
     add_common_options(parser)
     parser.add_argument("--trace", action="store_true", help="measure each step of the start")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def _add_limit_options(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +123,12 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
             help=limit.help,
             default=argparse.SUPPRESS,
         )
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the command that is to be run, after all options."""
+    parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def _add_root_options(kind: argparse._ArgumentGroup) -> None:
