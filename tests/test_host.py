@@ -43,15 +43,15 @@ def test_control_groups_are_those_of_the_layout(facts: HostFacts) -> None:
 
 
 def test_capabilities_are_those_of_the_process(facts: HostFacts) -> None:
-    """The effective set is within the permitted one, and a capability is effective when its right can be used."""
+    """The effective set is within the permitted one, and the right of a capability that is effective can be used."""
     try:
-        os.listdir("/proc/1/fd")
+        os.readlink("/proc/1/exe")
         may_trace = True
     except PermissionError:
         may_trace = False
 
     assert facts.capabilities_effective & ~facts.capabilities_permitted == 0
-    assert may_trace == facts.has_capability(19)
+    assert may_trace or not facts.has_capability(19)
     assert not facts.has_capability(63)
 
 

@@ -62,7 +62,7 @@ def test_every_lane_is_listed_with_what_it_is() -> None:
     [
         (["v3"], "run: no lane v3; there are: host host-user "),
         ([], "run: which lane? There are: host host-user "),
-        (["--quick", "host"], "run: no option --quick; "),
+        (["--fast", "host"], "run: no option --fast; "),
     ],
 )
 def test_wrong_usage_is_told(words: list[str], message: str) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from minisandbox import seccomp
 from minisandbox.data import data_dir
+from minisandbox.kernel.host import read_host_facts
 from minisandbox.seccomp import compile_profile
 from tests.seccomp_lab import ALLOW, TOKENS, call_number, errno_action, probe, run_filter, run_filters
 
@@ -233,6 +234,8 @@ def test_kernel_enforces_the_filters(loaded: bool) -> None:
 @pytest.mark.parametrize("step", [["machine", INT_80_GETPID], ["call", 0x40000000 | 39]], ids=["int 0x80", "x32"])
 def test_kernel_kills_for_a_foreign_entry(step: list[Any], loaded: bool) -> None:
     """getpid by way of another architecture ends the process; without the filters it does not."""
+    if not loaded and read_host_facts().seccomp_filters:
+        pytest.skip("a filter around us answers first")
     (result,) = probe(programs() if loaded else [], [step])
 
     assert loaded == (result == -signal.SIGSYS)
