@@ -8,10 +8,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install demo test check format bench launcher clean
+.PHONY: help install demo test test-lanes check format bench launcher clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed-base launcher ## set up .venv with the command .venv/bin/minisandbox
 
@@ -20,6 +20,10 @@ demo: $(VENV)/.installed-demo launcher ## run the 164 HumanEval programs, each i
 
 test: $(VENV)/.installed-dev launcher ## run the tests (ARGS="-k name" for some of them)
 	@$(VENV)/bin/pytest -q $(ARGS)
+
+test-lanes: $(VENV)/.installed-dev launcher ## run the tests on all kinds of hosts that can be had (ARGS="--quick v2" for some); an hour
+	@tests/lanes/setup $(filter-out -%,$(ARGS))
+	@tests/lanes/run $(or $(ARGS),--all)
 
 check: $(VENV)/.installed-dev ## check format, lint, types and C warnings
 	@said=$$($(VENV)/bin/ruff format --check . 2>&1) || { echo "$$said"; exit 1; }
