@@ -217,6 +217,7 @@ async def test_a_state_directory_that_cannot_be(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.requires_root
 async def test_a_full_state_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     """Report 7: it is told as what it is, and not as a result of a program."""
     async with observer.mounted("tmpfs", tmp_path, "size=64k,nr_inodes=16,mode=700"):

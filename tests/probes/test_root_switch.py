@@ -80,6 +80,18 @@ async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: P
     check(defence, second)
 
 
+async def test_no_way_leads_out_of_one_started_ahead(supervisor: Supervisor, probe_dir: Path) -> None:
+    """Row 64: a sandbox that was started before anybody asked for it, in a slot that others had, is no other."""
+    policy, binds = policy_of(Defence.DEFAULT), [probe_bind(probe_dir)]
+    while not supervisor.parking.parked:
+        async with supervisor.open_sandbox(policy=policy, binds=binds):
+            pass
+    async with supervisor.open_sandbox(policy=policy, binds=binds) as sandbox:
+        seen = await ask(sandbox)
+
+    check(Defence.DEFAULT, seen)
+
+
 @pytest.mark.parametrize("way", ["chroot", "descriptor", "working-directory"])
 def test_ways_lead_out_of_a_chroot(probe_dir: Path, tmp_path: Path, way: str) -> None:
     """Rows 63 and 64, defence off: where chroot(2) alone keeps a process in, the same ways show the host's root."""
