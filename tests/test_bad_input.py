@@ -209,6 +209,7 @@ async def test_a_number_of_sandboxes_that_cannot_be(state_dir: Path, number: int
             pass
 
 
+@pytest.mark.requires_root
 async def test_a_state_directory_that_cannot_be(tmp_path: Path) -> None:
     """A file in its place is an error of the state, before anything is started."""
     (tmp_path / "file").touch()

@@ -19,6 +19,8 @@ from minisandbox.runtime.features import FEATURES
 from minisandbox.runtime.host_checks import check_host, kernel_refusal
 from tests.cli import json_of, minisandbox
 
+pytestmark = pytest.mark.qemu
+
 LANE = os.environ.get("MINISANDBOX_LANE", "")
 
 ROOT_LANES = ("host", "v1", "v2", "uml61", "qemu", "qemu61")

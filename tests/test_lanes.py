@@ -94,6 +94,8 @@ def test_lane_that_is_not_set_up_says_so(tmp_path: Path, name: str) -> None:
     assert re.match(rf"run: lane {name}: (needs|not set up|its kernel is for) ?", run.stderr)
 
 
+@pytest.mark.requires_root
+@pytest.mark.usefixtures("not_in_a_lane")
 @pytest.mark.parametrize(("claim", "code"), [("True", 0), ("False", 1)])
 def test_exit_code_and_arguments_are_handed_on(tmp_path: Path, claim: str, code: int) -> None:
     """What pytest is told arrives word by word, and its exit code comes back."""
@@ -107,6 +109,8 @@ def test_exit_code_and_arguments_are_handed_on(tmp_path: Path, claim: str, code:
 
 
 @pytest.mark.slow
+@pytest.mark.requires_root
+@pytest.mark.usefixtures("not_in_a_lane")
 def test_lane_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     """pytest is interrupted, so that it still says what it was at."""
     file = pytest_file(tmp_path, "import threading; threading.Event().wait()")

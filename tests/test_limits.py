@@ -83,6 +83,7 @@ async def test_sleep_is_no_cpu_time(sandbox: Sandbox) -> None:
 # ---- memory
 
 
+@pytest.mark.qemu
 async def test_too_much_memory_is_the_reason_of_the_end(supervisor: Supervisor) -> None:
     """Report 49, tool report 61: told apart from any other kill, at once, and the sandbox can be used on."""
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=64 * MIB)) as sandbox:

@@ -45,6 +45,7 @@ def test_every_entry_is_listed(entry_survey: Survey) -> None:
     assert set(entry_survey[Defence.DEFAULT]) <= set(ENTRIES)
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("defence", FILTERED, ids=lambda defence: defence.value)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_foreign_entry_is_the_end_of_the_process(entry_survey: Survey, defence: Defence, name: str) -> None:

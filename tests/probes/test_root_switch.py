@@ -54,6 +54,7 @@ def check(defence: Defence, seen: Mapping[str, str]) -> None:
     assert {"/proc/1/root", "/proc/1/cwd"} == {name for name, outcome in places.items() if outcome != "own"}
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: Path, defence: Defence) -> None:
     """Rows 24, 63 and 64: by chroot, by an old descriptor, by `..` from each mount, by unmounting.
