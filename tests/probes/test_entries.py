@@ -55,7 +55,8 @@ def test_foreign_entry_is_the_end_of_the_process(entry_survey: Survey, defence: 
 
     if entry_survey[defence][name] != "SIGSYS":
         skip_where_missing(entry_survey, name)
-    assert "SIGSYS" == entry_survey[defence][name]
+    # SIGKILL: some kernels cannot deliver a signal to a process that is in the middle of a far call
+    assert entry_survey[defence][name] in ("SIGSYS", "SIGKILL")
 
 
 @pytest.mark.parametrize("defence", [Defence.UNFILTERED, Defence.OFF], ids=lambda defence: defence.value)
