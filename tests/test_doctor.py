@@ -77,6 +77,7 @@ def test_good_host_lacks_nothing(facts: HostFacts) -> None:
         ("controllers", False, {"cgroup_controllers": {"cpu": "/a"}}),
         ("controllers", None, {"cgroup_controllers": {"memory": "/a", "pids": "/a"}}),
         ("descriptors", None, {"open_files_hard": 256}),
+        ("proc", None, {"proc_covered": ("/proc/keys",)}),
         ("nesting", None, {"container_hints": ("docker",)}),
     ],
 )

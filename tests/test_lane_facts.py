@@ -46,6 +46,8 @@ def test_lane_lacks_what_it_is_made_to_lack() -> None:
 
     assert LACKS[LANE] == {finding.name for finding in check_host(facts) if finding.ok is False}
     assert KINDS.get(LANE, facts.cgroup_kind) == facts.cgroup_kind
+    assert (not facts.proc_covered) or not LANE.startswith("v")
+    assert bool(facts.proc_covered) or not LANE.startswith("box")
     assert re.match(KERNELS.get(LANE, ""), facts.kernel_release)
 
 

@@ -147,6 +147,15 @@ def _nesting(facts: HostFacts) -> Finding:
     return Finding(name="nesting", ok=None, detail=f"inside {', '.join(hints)}", advice=advice)
 
 
+def _proc(facts: HostFacts) -> Finding:
+    if not facts.proc_covered:
+        return Finding(name="proc", ok=True, detail="whole: nothing is mounted over parts of it")
+    # None: it stands in the way of a user namespace's root alone, and the trials show whether it does.
+    detail = f"{len(facts.proc_covered)} parts are covered, such as {facts.proc_covered[0]}"
+    advice = "docker run --security-opt systempaths=unconfined; in a pod, securityContext.procMount: Unmasked"
+    return Finding(name="proc", ok=None, detail=detail, advice=advice)
+
+
 def _rootless(facts: HostFacts) -> Finding:
     allowed = "allowed" if facts.unprivileged_user_namespaces else "forbidden"
     counts = [sum(part.count for part in ranges) for ranges in (facts.subuids, facts.subgids)]
@@ -166,6 +175,7 @@ CHECKS: tuple[Callable[[HostFacts], Finding], ...] = (
     _descriptors,
     _room,
     _nesting,
+    _proc,
     _rootless,
 )
 """All checks, in the order in which they are shown."""
