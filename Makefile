@@ -5,6 +5,7 @@ VENV := .venv
 LAUNCHER := minisandbox/launcher
 STRICT := -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror
 ARGS ?=
+LANES ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -21,9 +22,9 @@ demo: $(VENV)/.installed-demo launcher ## run the 164 HumanEval programs, each i
 test: $(VENV)/.installed-dev launcher ## run the tests (ARGS="-k name" for some of them)
 	@$(VENV)/bin/pytest -q $(ARGS)
 
-test-lanes: $(VENV)/.installed-dev launcher ## run the tests on all kinds of hosts that can be had (ARGS="--quick v2" for some); an hour
-	@tests/lanes/setup $(filter-out -%,$(ARGS))
-	@tests/lanes/run $(or $(ARGS),--all)
+test-lanes: $(VENV)/.installed-dev launcher ## run the tests on all kinds of hosts that can be had, an hour (LANES="v2 box" ARGS=--quick)
+	@tests/lanes/setup $(LANES)
+	@tests/lanes/run $(ARGS) $(or $(LANES),--all)
 
 check: $(VENV)/.installed-dev ## check format, lint, types and C warnings
 	@said=$$($(VENV)/bin/ruff format --check . 2>&1) || { echo "$$said"; exit 1; }
