@@ -151,7 +151,10 @@ def test_people_get_lines(state_dir: Path) -> None:
 @pytest.mark.requires_root
 @pytest.mark.parametrize("capability", [name for name in LAUNCHER_CAPABILITIES if name != LAST_RESORT])
 def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, state_dir: Path) -> None:
-    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named."""
+    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named.
+
+    What CAP_CHOWN gives away are files of control groups v2 and, before Linux 6.3, directories of a sandbox.
+    """
     name = capability.removeprefix("CAP_").lower()
     under = ("setpriv", "--bounding-set", f"-{name}", "--inh-caps", f"-{name}")
     run = minisandbox(state_dir, "doctor", "--json", under=under)
@@ -160,8 +163,8 @@ def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, s
     failed = [trial for trial in TRIALS if found[trial]["ok"] is False]
     assert (1, False) == (run.returncode, json_of(run)["enforceable"])
     assert f"missing: {capability}" == found["capabilities"]["detail"]
-    assert failed
-    assert found["end"]["ok"] is None
+    assert failed or (capability == "CAP_CHOWN" and found["control groups"]["detail"].startswith("v1,"))
+    assert not failed or found["end"]["ok"] is None
 
 
 @pytest.mark.slow

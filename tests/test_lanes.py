@@ -114,10 +114,10 @@ def test_exit_code_and_arguments_are_handed_on(tmp_path: Path, claim: str, code:
 def test_lane_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     """pytest is interrupted, so that it still says what it was at."""
     file = pytest_file(tmp_path, "import threading; threading.Event().wait()")
-    run = lane("--timeout", "3", "host", "--", "-p", "no:cacheprovider", file)
+    run = lane("--timeout", "10", "host", "--", "-p", "no:cacheprovider", file)
 
     assert TIMED_OUT == run.returncode
-    assert "run: stopped after 3 s\n" == run.stderr
+    assert "run: stopped after 10 s\n" == run.stderr
     assert "KeyboardInterrupt" in run.stdout
 
 
