@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import minisandbox
+from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
+from minisandbox.runtime.host_checks import check_host
 from tests.census import Census, take_census
 
 LAST = "test_leaks.py"
@@ -50,11 +53,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs root, by its mark or because it opens sandboxes, for an ordinary user."""
+    """Skip what needs root and its rights, by its mark or because it opens sandboxes, where they are not to be had."""
     fixtures = getattr(item, "fixturenames", ())
-    needs_root = item.get_closest_marker("requires_root") or "supervisor" in fixtures
+    needs_root = item.get_closest_marker("requires_root") or not {"supervisor", "state_dir"}.isdisjoint(fixtures)
     if needs_root and os.geteuid() != 0:
         pytest.skip(NEEDS_ROOT)
+    if needs_root and (missing := missing_on_this_host()):
+        pytest.skip(f"this host cannot have sandboxes: {missing}")
+
+
+@functools.cache
+def missing_on_this_host() -> str:
+    """Return what sandboxes need and the facts about this host lack; test_lane_facts.py says where that may be."""
+    findings = check_host(read_host_facts())
+    return "; ".join(f"{finding.name}: {finding.detail}" for finding in findings if finding.ok is False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

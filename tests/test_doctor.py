@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,7 @@ def test_good_host_lacks_nothing(facts: HostFacts) -> None:
         ("controllers", False, {"cgroup_controllers": {"cpu": "/a"}}),
         ("controllers", None, {"cgroup_controllers": {"memory": "/a", "pids": "/a"}}),
         ("descriptors", None, {"open_files_hard": 256}),
+        ("proc", None, {"proc_covered": ("/proc/keys",)}),
         ("nesting", None, {"container_hints": ("docker",)}),
     ],
 )
@@ -111,6 +113,8 @@ async def test_probe_passes_inside(probe: Probe, supervisor: Supervisor) -> None
 @pytest.mark.parametrize("probe", [probe for probe in PROBES if probe.name != "command"], ids=lambda probe: probe.name)
 def test_probe_fails_without_a_sandbox(probe: Probe, tmp_path: Path) -> None:
     """With every defence off, on the bare host as it was started, the same look does not pass."""
+    if probe.name == "network" and [name for _, name in socket.if_nameindex()] == ["lo"]:
+        pytest.skip("this host itself has no network but lo")
     run = subprocess.run(["/bin/sh", "-c", probe.script, "sh", tmp_path], capture_output=True, text=True, check=True)
     policy = msgspec.structs.replace(load_policy("default"), capabilities=frozenset())
 
@@ -147,7 +151,10 @@ def test_people_get_lines(state_dir: Path) -> None:
 @pytest.mark.requires_root
 @pytest.mark.parametrize("capability", [name for name in LAUNCHER_CAPABILITIES if name != LAST_RESORT])
 def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, state_dir: Path) -> None:
-    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named."""
+    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named.
+
+    What CAP_CHOWN gives away are files of control groups v2 and, before Linux 6.3, directories of a sandbox.
+    """
     name = capability.removeprefix("CAP_").lower()
     under = ("setpriv", "--bounding-set", f"-{name}", "--inh-caps", f"-{name}")
     run = minisandbox(state_dir, "doctor", "--json", under=under)
@@ -156,8 +163,8 @@ def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, s
     failed = [trial for trial in TRIALS if found[trial]["ok"] is False]
     assert (1, False) == (run.returncode, json_of(run)["enforceable"])
     assert f"missing: {capability}" == found["capabilities"]["detail"]
-    assert failed
-    assert found["end"]["ok"] is None
+    assert failed or (capability == "CAP_CHOWN" and found["control groups"]["detail"].startswith("v1,"))
+    assert not failed or found["end"]["ok"] is None
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ async def test_only_a_regular_file_is_read(sandbox: Sandbox, path: str, error: i
         ("/proc/self/comm", None),
         ("/proc/sys/kernel/core_pattern", None),
         ("/nowhere/x", errno.ENOENT),
-        ("/usr/bin/env", errno.EROFS),
+        ("/usr/bin/env", None),  # EROFS, or EACCES where the file system of the host cannot be idmapped
         ("/usr/new", errno.EROFS),
     ],
 )

@@ -198,9 +198,15 @@ def _trees_below(layout: CgroupLayout) -> dict[str, list[Path]]:
     """Return the directories of every instance below our own groups."""
     found: dict[str, list[Path]] = defaultdict(list)
     for own in dict.fromkeys([*([layout.unified] if layout.unified else []), *layout.v1.values()]):
-        for entry in os.scandir(own):
-            if match := TREE.fullmatch(entry.name):
-                found[match[1]].append(own / entry.name)
+        try:
+            names = os.listdir(own)
+        except OSError as error:
+            raise HostError(
+                f"cannot look into our own control group {own}: {error.strerror}; is it covered?"
+            ) from error
+        for name in names:
+            if match := TREE.fullmatch(name):
+                found[match[1]].append(own / name)
     return found
 
 

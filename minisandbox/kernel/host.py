@@ -91,6 +91,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     pid_max: int
     threads_max: int
     container_hints: tuple[str, ...]
+    proc_covered: tuple[str, ...]
+    """What is mounted over parts of /proc, as a container hides or protects them."""
 
     @property
     def unprivileged_user_namespaces(self) -> bool:
@@ -140,6 +142,7 @@ def read_host_facts() -> HostFacts:
         pid_max=_number("/proc/sys/kernel/pid_max") or 0,
         threads_max=_number("/proc/sys/kernel/threads-max") or 0,
         container_hints=tuple(name for path, name in CONTAINER_MARKS if os.path.lexists(path)),
+        proc_covered=mounts_below("/proc", _text("/proc/self/mountinfo")),
     )
 
 
@@ -147,6 +150,13 @@ def status_fields(text: str) -> dict[str, str]:
     """Return the fields of a status file of /proc by name (proc_pid_status(5))."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, separator, value in pairs if separator}
+
+
+def mounts_below(place: str, table: str) -> tuple[str, ...]:
+    """Return what is mounted below a directory, binfmt_misc excepted, from a table as in proc_pid_mountinfo(5)."""
+    fields = [line.split(" ") for line in table.splitlines() if line.count(" ") >= 6]
+    points = {field[4] for field in fields if field[4].startswith(f"{place}/")}
+    return tuple(sorted(points - {f"{place}/sys/fs/binfmt_misc"}))
 
 
 def subordinate_ids(text: str, login: str, uid: int) -> tuple[IdRange, ...]:

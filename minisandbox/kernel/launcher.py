@@ -139,9 +139,11 @@ class Launcher:
             self._on_readable()  # what it said before it went says more
             raise self._broken or error from None
 
-    async def configure(self, inits_fds: Sequence[int], warden_gid: int) -> None:
+    async def configure(self, inits_fds: Sequence[int], warden_gid: int, overlay_by_path: bool = False) -> None:
         """Tell it where inits belong, and check that it speaks our protocol."""
         request = Request("configure").option("warden-gid", warden_gid)
+        if overlay_by_path:
+            request.flag("by-path")
         for fd in inits_fds:
             request.descriptor("inits", fd)
         event = self.expect(RecordKind.HELLO, 0)
@@ -262,10 +264,12 @@ async def open_launcher(
     lock_fd: int,
     inits_fds: Sequence[int],
     warden_gid: int,
+    overlay_by_path: bool = False,
 ) -> Launcher:
     """Spawn a launcher for at most `slots` sandboxes at once and check that it answers.
 
-    It shares the open file `lock_fd` (borrowed), so that a lock on it lasts until both processes are gone.
+    It shares the open file `lock_fd` (borrowed), so that a lock on it lasts until both processes are gone. With
+    `overlay_by_path` it makes overlays as kernels before 6.15 need it, whatever this one can do.
 
     Raises BrokenError, with the step that failed, when it cannot set itself up.
     """
@@ -278,7 +282,7 @@ async def open_launcher(
             raise StartError("cannot start the launcher", "none", error.errno or 0) from error
     launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
     try:
-        await launcher.configure(inits_fds, warden_gid)
+        await launcher.configure(inits_fds, warden_gid, overlay_by_path)
     except (SandboxError, trio.Cancelled):
         await launcher.aclose()
         raise

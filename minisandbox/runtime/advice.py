@@ -6,7 +6,10 @@ import errno
 
 from minisandbox.kernel.protocol import Stage
 
-IN_A_CONTAINER = "in a container, give it more rights (docker run --privileged --cgroupns=host)"
+IN_A_CONTAINER = (
+    "in a container, give it more rights (docker run --privileged --cgroupns=host; in a pod, "
+    "securityContext.privileged: true)"
+)
 
 _PRIVILEGED = f"root with CAP_SYS_ADMIN is needed; {IN_A_CONTAINER}"
 _REINSTALL = "launcher and package do not fit together; build them anew (make install)"

@@ -18,6 +18,7 @@ from minisandbox.errors import DeadlineError, SandboxError, StartError
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.policy import check_policy, filters
 from minisandbox.runtime.advice import advice_for
+from minisandbox.runtime.features import Seen, find_features
 from minisandbox.runtime.finding import Finding
 from minisandbox.runtime.host_checks import check_host
 from minisandbox.runtime.opening import open_supervisor
@@ -60,20 +61,23 @@ async def diagnose(state_dir: Path | None = None) -> Diagnosis:
     An ordinary user gets the look alone, with root among what is missing.
     """
     facts = read_host_facts()
-    trials = _Trials(state_dir)
+    trials = _Trials(state_dir, facts.landlock_abi)
     if facts.is_root:
         await trials.run()
-    return Diagnosis(findings=(*check_host(facts), *trials.findings()), timing=trials.timing)
+    findings = (*check_host(facts), *trials.features, *trials.findings())
+    return Diagnosis(findings=findings, timing=trials.timing)
 
 
 class _Trials:
     """What was tried so far. What could not be tried, since something before it failed, counts as not tried."""
 
-    def __init__(self, state_dir: Path | None) -> None:
-        self._state_dir = state_dir
+    def __init__(self, state_dir: Path | None, landlock_abi: int) -> None:
+        self._state_dir, self._landlock_abi = state_dir, landlock_abi
         self._tried: dict[str, Finding] = {}
         self._step = POLICY
         self.timing: Timing | None = None
+        self.features: list[Finding] = []
+        """What newer kernels do better, where a sandbox could be opened."""
 
     def findings(self) -> list[Finding]:
         """Return one finding for each trial."""
@@ -108,6 +112,7 @@ class _Trials:
             small = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, limits=SMALL))
             for probe in LIMIT_PROBES:
                 await self._try(probe.name, partial(_reach_limit, small, probe))
+            self.features = find_features(await _see(sandbox, self._landlock_abi))
             self._step = END
         self._pass("both sandboxes and the launcher are gone, and their control groups")
 
@@ -139,6 +144,12 @@ async def _look_with(sandbox: Sandbox, probe: Probe, paths: Sequence[str]) -> tu
     if not result.ok:
         return False, f"the probe ended with {result.exit_reason.value} {result.exit_code}: {_text(result.stderr)}"
     return probe.judge(_text(result.stdout), sandbox.policy)
+
+
+async def _see(sandbox: Sandbox, landlock_abi: int) -> Seen:
+    await sandbox.run(["dd", "if=/dev/zero", "of=/dev/null", "bs=32M", "count=1"])
+    result = await sandbox.run(["cat", "/proc/self/mountinfo"])
+    return Seen(mounts=_text(result.stdout), usage=result.usage, landlock_abi=landlock_abi)
 
 
 async def _transfer(sandbox: Sandbox) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from minisandbox.kernel.host import HostFacts
@@ -26,6 +27,9 @@ make and join namespaces, to mount, to change users, and to take the namespaces 
 ARCHITECTURES = ("x86_64", "aarch64")
 """Where the system call filters are made and tested."""
 
+OLDEST_KERNEL = (6, 1)
+"""The oldest one that the tests run on."""
+
 CONTROLLERS = ("memory", "pids", "cpu")
 
 
@@ -48,11 +52,24 @@ def _capabilities(facts: HostFacts) -> Finding:
 
 
 def _kernel(facts: HostFacts) -> Finding:
-    known = facts.architecture in ARCHITECTURES
-    advice = "" if known else f"only {' and '.join(ARCHITECTURES)} are supported"
-    return Finding(
-        name="kernel", ok=known, detail=f"Linux {facts.kernel_release} on {facts.architecture}", advice=advice
-    )
+    refusal = kernel_refusal(facts.kernel_release, facts.architecture)
+    detail = f"Linux {facts.kernel_release} on {facts.architecture}"
+    return Finding(name="kernel", ok=not refusal, detail=detail, advice=refusal)
+
+
+def kernel_refusal(release: str, architecture: str) -> str:
+    """Return why no sandbox is opened on a kernel, or nothing. An unreadable release is no reason.
+
+    The one thing that is decided by a version: what is older was never tried, and no test of one feature says whether
+    the others hold.
+    """
+    if architecture not in ARCHITECTURES:
+        return " or ".join(ARCHITECTURES)
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match and (int(match[1]), int(match[2])) < OLDEST_KERNEL:
+        oldest = ".".join(map(str, OLDEST_KERNEL))
+        return f"Linux {oldest} or newer, as in Debian 12, Ubuntu 24.04 and Amazon Linux 2023"
+    return ""
 
 
 def _user_namespaces(facts: HostFacts) -> Finding:
@@ -130,6 +147,15 @@ def _nesting(facts: HostFacts) -> Finding:
     return Finding(name="nesting", ok=None, detail=f"inside {', '.join(hints)}", advice=advice)
 
 
+def _proc(facts: HostFacts) -> Finding:
+    if not facts.proc_covered:
+        return Finding(name="proc", ok=True, detail="whole: nothing is mounted over parts of it")
+    # None: it stands in the way of a user namespace's root alone, and the trials show whether it does.
+    detail = f"{len(facts.proc_covered)} parts are covered, such as {facts.proc_covered[0]}"
+    advice = "docker run --security-opt systempaths=unconfined; in a pod, securityContext.procMount: Unmasked"
+    return Finding(name="proc", ok=None, detail=detail, advice=advice)
+
+
 def _rootless(facts: HostFacts) -> Finding:
     allowed = "allowed" if facts.unprivileged_user_namespaces else "forbidden"
     counts = [sum(part.count for part in ranges) for ranges in (facts.subuids, facts.subgids)]
@@ -149,6 +175,7 @@ CHECKS: tuple[Callable[[HostFacts], Finding], ...] = (
     _descriptors,
     _room,
     _nesting,
+    _proc,
     _rootless,
 )
 """All checks, in the order in which they are shown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from minisandbox.runtime.background import background
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.host_checks import kernel_refusal
 from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
@@ -86,6 +88,10 @@ def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
 
 
 def _check_caller(max_sandboxes: int) -> None:
+    if refusal := kernel_refusal(platform.release(), platform.machine()):
+        raise HostError(
+            f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
+        )
     if os.geteuid() != 0:
         raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
