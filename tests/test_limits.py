@@ -11,6 +11,8 @@ import trio
 from minisandbox import Bind, ExitReason, FileTransferError, Limits, Sandbox, Supervisor
 from tests import observer
 
+pytestmark = pytest.mark.enforces("control-groups", "memory-limit", "processes-limit")
+
 MIB = 1 << 20
 PROMPT_S = 10.0
 HOG = "while :; do :; done"
