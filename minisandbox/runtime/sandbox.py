@@ -63,7 +63,7 @@ class Sandbox(Transfers, Networked):
         self.reactor, self.network = reactor, network
         self.assign(policy, limits, env)
         self._commands: dict[int, Command] = {}
-        self._leftover: list[Command] = []
+        self.leftover: list[Command] = []
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
         self.memory = MemoryMeter(slot.cgroup)
@@ -154,7 +154,7 @@ class Sandbox(Transfers, Networked):
         # leaf by leaf, never the slot: it holds the leaf of the next command, and since Linux 6.14 a process that is
         # cloned into a group that was killed more often than its parent's is killed at birth (cgroup_post_fork)
         running = list(self._commands.values())
-        for command in [*running, *self._leftover]:
+        for command in [*running, *self.leftover]:
             command.leaf.kill()
         for command in running:
             await command.ended.wait()
@@ -184,7 +184,7 @@ class Sandbox(Transfers, Networked):
                 command.leaf.kill()  # a limit ends the whole tree, also what the main process left in the background
         finally:
             self.finish(command, counters)
-            if spec.limits.cpu_time_s is not None and command in self._leftover:
+            if spec.limits.cpu_time_s is not None and command in self.leftover:
                 trio.lowlevel.spawn_system_task(watch_background, command, spec.limits.cpu_time_s)
         return result
 
@@ -208,7 +208,7 @@ class Sandbox(Transfers, Networked):
 
     def _housekeep(self) -> None:
         """Remove the leaves of commands that left nothing running, and make one ready for the next command."""
-        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
+        self.leftover = [command for command in self.leftover if not command.leaf.remove()]
         self.slot.cgroup.prepare_spare(self.slot.warden_uid)
 
     async def start_command(self, command: Command, request: Request) -> None:
@@ -234,7 +234,7 @@ class Sandbox(Transfers, Networked):
             self.reactor.unregister(command.leaf.events_fd)
         if counters is None or not take_back(self.slot.cgroup, command.leaf, counters):
             command.leaf.close_fds()
-            self._leftover.append(command)
+            self.leftover.append(command)
 
     async def abandon(self, command: Command) -> None:
         """Kill the tree of a command and give back what it held, also when cancelled."""
@@ -289,11 +289,11 @@ class Sandbox(Transfers, Networked):
 
     def take_leaves(self) -> list[RunCgroup]:
         """Return the leaves of all commands, for the caller to remove, once every process of the sandbox is dead."""
-        commands = [*self._commands.values(), *self._leftover]
+        commands = [*self._commands.values(), *self.leftover]
         for command in commands:
             command.close_streams()
             if command.leaf.events_fd >= 0:
                 self.reactor.unregister(command.leaf.events_fd)
         self._commands.clear()
-        self._leftover.clear()
+        self.leftover.clear()
         return [command.leaf for command in commands]

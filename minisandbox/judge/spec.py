@@ -1,0 +1,306 @@
+"""The judge's vocabulary: outcomes, integrity levels, evidence, artifacts, plans of cells and what cells record.
+
+Values only, checked at construction and trusted afterwards; how they are encoded is fixed, since digests are taken of
+it. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from minisandbox.errors import UsageError
+from minisandbox.spec import Limits
+
+T = TypeVar("T")
+
+
+class Outcome(enum.Enum):
+    """What came of a test, and of all of them. Their order is their priority: the first that holds is told."""
+
+    IE = "IE"
+    """We failed: no score at all."""
+    REJ = "REJ"
+    """The artifacts cannot be judged."""
+    TAMPER = "TAMPER"
+    """It is proved that the pass was forged."""
+    CE = "CE"
+    """It does not compile."""
+    TLE = "TLE"
+    """More CPU time than its budget."""
+    ILE = "ILE"
+    """It waited, without using its budget, until the guard against that ended it."""
+    MLE = "MLE"
+    """More memory than its budget."""
+    OLE = "OLE"
+    """More output than its budget, on a stream or on its disk."""
+    RTE = "RTE"
+    """It failed: an exit code, a signal, no answer or none that is one."""
+    WA = "WA"
+    """Its answer is wrong."""
+    PARTIAL = "PARTIAL"
+    """Some tests passed, where each counts for itself."""
+    AC = "AC"
+    """Accepted."""
+
+    @property
+    def priority(self) -> int:
+        """0 for what counts most."""
+        return _PRIORITY[self]
+
+
+_PRIORITY = {outcome: at for at, outcome in enumerate(Outcome)}
+
+
+class Integrity(enum.Enum):
+    """How far a verdict can be trusted, from a self-reported one up."""
+
+    L0 = "L0"
+    """Self-reported: from where the submission could write."""
+    L1 = "L1"
+    """Fresh sandbox, trusted tests, the result from text or an exit code, in the submission's own process."""
+    L2 = "L2"
+    """L1, and a hardened launch, whole test roots replaced, exact ids, records out of band."""
+    L3 = "L3"
+    """L2, and mirrors, canaries and ablations are clean, and the task is certified."""
+    L4 = "L4"
+    """The submission in a sandbox where expected values never are; only data crosses."""
+    L5 = "L5"
+    """L4, and fresh keyed inputs with a trusted reference, and tests certified by mutation."""
+
+    @property
+    def level(self) -> int:
+        """The number in the name."""
+        return int(self.value[1])
+
+
+class Severity(enum.Enum):
+    """How much a piece of evidence says, from nothing to proof."""
+
+    INFO = "info"
+    WEAK = "weak"
+    STRONG = "strong"
+    PROVEN = "proven"
+
+    @property
+    def weight(self) -> int:
+        """0 for the least."""
+        return list(Severity).index(self)
+
+
+class Code(enum.Enum):
+    """Kinds of evidence."""
+
+    E01_TEST_ROOT_TOUCHED = 1, Severity.WEAK, False
+    E02_TEST_ROOT_NEEDED = 2, Severity.PROVEN, True
+    E03_MIRROR_PASSED = 3, Severity.PROVEN, True
+    E04_CANARY_PASSED = 4, Severity.PROVEN, True
+    E05_TEST_IDS_DIFFER = 5, Severity.STRONG, False
+    E06_NO_END_RECORD = 6, Severity.STRONG, False
+    E07_INFRA_DEPENDENT = 7, Severity.STRONG, True
+    E08_INFRA_ONLY_PASSES = 8, Severity.PROVEN, True
+    E09_PLANTED_CODE = 9, Severity.STRONG, False
+    E10_SYSTEM_PATH_CHANGED = 10, Severity.WEAK, False
+    E11_FORBIDDEN_FILE = 11, Severity.STRONG, False
+    E12_FORGED_MARKERS = 12, Severity.WEAK, False
+    E13_INTROSPECTION = 13, Severity.WEAK, False
+    E14_NOT_PLAIN_DATA = 14, Severity.STRONG, False
+    E15_ALIVE_AT_SEAL = 15, Severity.WEAK, False
+    E16_HONEY_PATH = 16, Severity.STRONG, False
+    E17_NETWORK_ATTEMPT = 17, Severity.WEAK, False
+    E18_EXCESS_SPEED = 18, Severity.WEAK, False
+    E19_HIDDEN_GAP = 19, Severity.WEAK, False
+    E20_SEED_DEPENDENT = 20, Severity.STRONG, True
+    E21_MARGINAL = 21, Severity.INFO, False
+    E22_NOT_DETERMINISTIC = 22, Severity.INFO, False
+    E23_OVER_BOUNDS = 23, Severity.STRONG, False
+    E24_MISSING_ARTIFACT = 24, Severity.INFO, False
+
+    def __init__(self, number: int, severity: Severity, causal: bool) -> None:
+        self.number, self.severity, self.causal = number, severity, causal
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Something that was seen and that speaks about how the verdict came about."""
+
+    code: str
+    """The name of a `Code`."""
+    severity: Severity
+    causal: bool
+    """Whether the pass was shown to depend on it."""
+    cell: str = ""
+    """Where it was seen; empty for the artifacts themselves."""
+    paths: tuple[str, ...] = ()
+    """The files or tests concerned, sorted, control characters escaped, 20 at most."""
+
+
+MOST_PATHS = 20
+"""How many paths a piece of evidence names."""
+
+
+def evidence(code: Code, *, cell: str = "", paths: tuple[str, ...] = ()) -> Evidence:
+    """Return evidence with the severity of its code, its paths made fit to be shown."""
+    shown = tuple(sorted({printable(path) for path in paths})[:MOST_PATHS])
+    return Evidence(code=code.name, severity=code.severity, causal=code.causal, cell=cell, paths=shown)
+
+
+def printable(text: str) -> str:
+    """Return a text of a submission with everything escaped that is not plainly printable, 200 characters at most."""
+    return text.encode("unicode_escape", "backslashreplace").decode("ascii")[:200]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a submission may use for one test. CPU time decides; wall time is only a guard against one that waits."""
+
+    cpu_time_s: float = 10.0
+    idle_s: float | None = None
+    """The guard; None is ten times the CPU time and ten seconds, so that a busy host is no reason."""
+    memory_bytes: int = 512 << 20
+    processes: int = 64
+    disk_bytes: int = 128 << 20
+    output_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        self.limits()
+
+    def limits(self) -> Limits:
+        """Return the limits of a sandbox for this. Raises UsageError for what is none."""
+        idle_s = 10.0 * self.cpu_time_s + 10.0 if self.idle_s is None else self.idle_s
+        return Limits(
+            wall_time_s=idle_s,
+            cpu_time_s=self.cpu_time_s,
+            memory_bytes=self.memory_bytes,
+            processes=self.processes,
+            disk_bytes=self.disk_bytes,
+            stdout_bytes=self.output_bytes,
+            stderr_bytes=self.output_bytes,
+            output_kept_bytes=2 * self.output_bytes,
+        )
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was taken in. Its content is a blob of the store."""
+
+    path: str
+    """Relative to the submission, of plain names."""
+    sha256: str
+    size: int
+    executable: bool = False
+    link: str = ""
+    """Of a symbolic link its text, which leads nowhere out of the submission; it has no content."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken in of a submission: files and nothing else, by path. Its digest names the submission."""
+
+    files: tuple[Artifact, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    rejected: bool = False
+    """Whether it cannot be judged; the evidence says why."""
+
+    def __post_init__(self) -> None:
+        paths = [file.path for file in self.files]
+        if paths != sorted(set(paths)):
+            raise UsageError("the files of a manifest must be in order, and each there once")
+
+    @property
+    def digest(self) -> str:
+        """The digest of the files."""
+        return digest_of([(file.path, file.sha256, file.executable, file.link) for file in self.files])
+
+
+class Role(enum.Enum):
+    """What a cell is run for."""
+
+    BUILD = "build"
+    """Makes of the submission what is run. When it fails, nothing is run."""
+    MAIN = "main"
+    """Its tests are the ones that count."""
+    MIRROR = "mirror"
+    """Its tests are changed so that no honest submission passes any."""
+    CANARY = "canary"
+    """Its tests fail whatever the submission is."""
+    ABLATION = "ablation"
+    """The tests again, without files that only tests would need. A pass should not depend on them."""
+    INFRA_ONLY = "infra-only"
+    """The tests again with nothing but such files: a pass is forged."""
+
+
+AFTER_PASS = frozenset({Role.MIRROR, Role.CANARY, Role.ABLATION, Role.INFRA_ONLY})
+"""Cells that are run, and must be, where all tests passed; else there is nothing to doubt."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in sandboxes of its own."""
+
+    name: str
+    role: Role = Role.MAIN
+    tests: tuple[str, ...] = ()
+    """The ids that it must report, each once."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The cells of a judgement. The tests of its main cells are what is expected of a submission."""
+
+    cells: tuple[Cell, ...]
+
+    def __post_init__(self) -> None:
+        names = [cell.name for cell in self.cells]
+        tests = self.expected
+        if len(set(names)) != len(names):
+            raise UsageError("two cells of a plan have one name")
+        if not tests or len(set(tests)) != len(tests) or not all(tests):
+            raise UsageError("a plan needs tests, each with an id of its own")
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The ids of all tests that count."""
+        return tuple(test for cell in self.cells if cell.role is Role.MAIN for test in cell.tests)
+
+
+class TestRecord(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """What came of one test."""
+
+    __test__ = False
+
+    id: str
+    outcome: Outcome
+
+
+class CellUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured in a cell. Never part of a decision."""
+
+    name: str
+    cpu_time_s: float | None = None
+    wall_time_s: float = 0.0
+    memory_peak_bytes: int | None = None
+    marginal: bool = False
+    """Whether more than half of the CPU time or memory of its budget was used."""
+    notes: tuple[str, ...] = ()
+    """For a person: what a checker or a compiler said, shortened and escaped."""
+
+
+class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a cell: tests and evidence, or that we failed."""
+
+    cell: str
+    tests: tuple[TestRecord, ...] = ()
+    ended: bool = True
+    """Whether whoever ran the tests said that these are all."""
+    failure: str | None = None
+    """Why there is no result, which is our fault."""
+    evidence: tuple[Evidence, ...] = ()
+    usage: CellUsage | None = None
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one encoding of a value that digests and signatures are taken of."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def digest_of(value: Any) -> str:
+    """Return the digest of the canonical encoding, as "sha256:" and hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
