@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minisandbox.judge.assignment import Assignment, StdioWork, Work
+from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, Work
 from minisandbox.judge.bench import Bench
-from minisandbox.judge.kinds import stdio
+from minisandbox.judge.kinds import function, stdio
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Plan
 
 
@@ -29,7 +29,7 @@ class Kind(Protocol):
         ...
 
 
-KINDS: dict[type[Work], Kind] = {StdioWork: stdio}
+KINDS: dict[type[Work], Kind] = {StdioWork: stdio, FunctionWork: function}
 
 
 def kind_of(assignment: Assignment) -> Kind:
