@@ -14,6 +14,7 @@ import msgspec
 
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import INNER_ROOT, Assignment
+from minisandbox.judge.idle import IdleGuard
 from minisandbox.judge.layout import ManifestArchive
 from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome, printable
 from minisandbox.judge.store import Store
@@ -84,8 +85,10 @@ def cell_policy() -> Policy:
     return msgspec.structs.replace(load_policy("strict"), limits=Limits(disk_inodes=65_536, open_files=256))
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of(result: Result, guard: IdleGuard) -> Outcome:
     """Return what the end of a program says about it; AC means that it ended well, whatever it answered."""
+    if guard.ended_it:
+        return Outcome.ILE
     if result.exit_reason is not ExitReason.EXITED:
         return _OUTCOMES[result.exit_reason]
     if result.stdout_truncated:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minisandbox.judge.spec import Artifact, Manifest
+import msgspec
+
+from minisandbox.judge.spec import Artifact, Budget, Code, Manifest, evidence
 from minisandbox.judge.store import Store
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
 
@@ -18,7 +20,7 @@ class ManifestArchive:
 
     def read(self, size: int, /) -> bytes:
         """Return up to so many bytes, none at the end."""
-        while len(self._rest) < size and (chunk := next(self._chunks, b"")):
+        while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
             self._rest += chunk
         taken, self._rest = self._rest[:size], self._rest[size:]
         return taken
@@ -27,7 +29,10 @@ class ManifestArchive:
     def _pack(manifest: Manifest, store: Store) -> Iterator[bytes]:
         for file in manifest.files:
             content = b"" if file.link else store.get(file.sha256)
-            yield encode_entry(_entry(file)) + content + padding(len(content))
+            yield encode_entry(_entry(file))
+            for at in range(0, len(content), _CHUNK_BYTES):
+                yield content[at : at + _CHUNK_BYTES]
+            yield padding(len(content))
         yield END
 
 
@@ -35,3 +40,20 @@ def _entry(file: Artifact) -> Entry:
     if file.link:
         return Entry(Kind.SYMLINK, file.path, mode=0o777, target=file.link)
     return Entry(Kind.FILE, file.path, mode=0o755 if file.executable else 0o644, size=file.size)
+
+
+_CHUNK_BYTES = 1 << 16
+"""Of a file, no more than this is copied again for each read."""
+
+_PAGE_BYTES = 4096
+_FILE_BYTES = 1024
+"""What a file system in memory needs for a name and an inode, with some to spare."""
+
+
+def fitting(manifest: Manifest, budget: Budget) -> Manifest:
+    """Return a manifest, rejected when its files are more than a cell of this budget could hold and still run."""
+    needed = sum(-(-file.size // _PAGE_BYTES) * _PAGE_BYTES + _FILE_BYTES for file in manifest.files)
+    if needed <= min(budget.disk_bytes, budget.memory_bytes // 2):
+        return manifest
+    found = evidence(Code.E23_OVER_BOUNDS, paths=("(all files together)",))
+    return msgspec.structs.replace(manifest, rejected=True, evidence=(*manifest.evidence, found))

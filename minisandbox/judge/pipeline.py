@@ -7,7 +7,7 @@ and what then still fails is an IE. Judging an episode again makes a new one, wh
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,6 +21,7 @@ from minisandbox.judge.build import judge_version
 from minisandbox.judge.decide import Judgement, decide, passes_so_far
 from minisandbox.judge.integrity import UNCERTIFIED, Cap
 from minisandbox.judge.kind import Kind, kind_of
+from minisandbox.judge.layout import fitting
 from minisandbox.judge.ledger import Ledger
 from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Manifest, Outcome, Plan, Role, digest_of
 from minisandbox.judge.store import Store
@@ -65,6 +66,7 @@ class Judge:
 
     async def judge(self, assignment: Assignment, manifest: Manifest, *, replay_of: str | None = None) -> Judged:
         """Judge a submission and return the verdict and its episode. Cancelled: the ledger says what was begun."""
+        manifest = fitting(manifest, assignment.budget)
         rootfs = await trio.to_thread.run_sync(build_rootfs, self.supervisor.state, assignment.environment.rootfs)
         seed = self.store.signer.seed(assignment.digest, manifest.digest)
         inputs = _inputs(assignment, manifest, rootfs, seed)
@@ -191,14 +193,28 @@ class _Run:
         async with self._room:
             for attempt in range(ATTEMPTS):
                 self._ledger.append("intent", {"cell": cell.name, "attempt": attempt})
-                try:
-                    record = await self._kind.run_cell(cell, self._bench)
-                except SandboxError as error:
-                    record = CellRecord(cell=cell.name, failure=f"{type(error).__name__}: {error}")
+                record = await self._try_cell(cell)
                 self._ledger.append("record", record)
                 if record.failure is None:
                     break
         self._records.append(record)
+
+    async def _try_cell(self, cell: Cell) -> CellRecord:
+        record: CellRecord | None = None
+        failures: list[str] = []
+        try:
+            record = await self._kind.run_cell(cell, self._bench)
+        except* SandboxError as group:
+            failures = [f"{type(error).__name__}: {error}" for error in _leaves(group)]
+        return record or CellRecord(cell=cell.name, failure="; ".join(failures))
+
+
+def _leaves(group: BaseExceptionGroup[SandboxError]) -> Iterator[SandboxError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _inputs(assignment: Assignment, manifest: Manifest, rootfs: Rootfs, seed: bytes) -> Inputs:

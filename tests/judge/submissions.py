@@ -14,7 +14,7 @@ from minisandbox.judge.seal import feed_directory
 from minisandbox.judge.spec import Budget, Manifest
 from minisandbox.judge.verdict import Decision
 
-BUDGET = Budget(cpu_time_s=2.0, idle_s=5.0, memory_bytes=256 << 20, output_bytes=1 << 20)
+BUDGET = Budget(cpu_time_s=2.0, idle_s=2.0, memory_bytes=256 << 20, output_bytes=1 << 20)
 DEADLINE_S = 90.0
 
 

@@ -16,6 +16,7 @@ from minisandbox.judge import frames
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, Call, FunctionWork
 from minisandbox.judge.bench import Bench, outcome_of
 from minisandbox.judge.frames import FRAME_MAX_BYTES, FrameError, Value, decode, frame, frame_size
+from minisandbox.judge.idle import guarding
 from minisandbox.judge.spec import (
     Cell,
     CellRecord,
@@ -30,11 +31,12 @@ from minisandbox.judge.spec import (
     printable,
 )
 from minisandbox.runtime.process import Process
+from minisandbox.spec import Result
 
 CEILING = Integrity.L4
 
 MAIN_CELL = "calls"
-SHIM = "/shim"
+SHIM = "/shim.py"
 _SOURCES = {"frames.py": Path(frames.__file__), "shim.py": Path(__file__).parents[1] / "shim.py"}
 _CHUNK_BYTES = 1 << 16
 
@@ -51,17 +53,12 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
     async with bench.open_cell(bench.assignment.budget, manifest=bench.manifest) as sandbox:
         for name, path in _SOURCES.items():
             await sandbox.write_file(f"/{name}", path.read_bytes())
-        command = ["python3", "-s", "-B", "/shim.py"]
-        async with await sandbox.start(command, cwd=INNER_ROOT) as process:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_discard, process)
-                await _call_all(work, process, replies)
-                await process.stdin.aclose()
-                if len(replies) < len(work.calls):
-                    await process.kill()
-                result = await process.wait()
-                nursery.cancel_scope.cancel()
-    ended = outcome_of(result)
+        async with (
+            guarding(sandbox, bench.assignment.budget.idle_s) as guard,
+            await sandbox.start(["python3", "-s", "-B", SHIM], cwd=INNER_ROOT) as process,
+        ):
+            result = await _serve(work, process, replies)
+    ended = outcome_of(result, guard)
     return CellRecord(
         cell=cell.name,
         tests=tuple(_test(call, replies.get(call.id), ended, work.tolerance) for call in work.calls),
@@ -88,6 +85,19 @@ class Reply:
                 self.is_plain, self.note, self.returned = False, note, False
             case _:
                 raise FrameError("a reply that is none")
+
+
+async def _serve(work: FunctionWork, process: Process, replies: dict[str, Reply]) -> Result:
+    """Make the calls, and return how the process ended; one that did not answer them all is not waited for."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_discard, process)
+        await _call_all(work, process, replies)
+        await process.stdin.aclose()
+        if len(replies) < len(work.calls):
+            await process.kill()
+        result = await process.wait()
+        nursery.cancel_scope.cancel()
+    return result
 
 
 async def _call_all(work: FunctionWork, process: Process, replies: dict[str, Reply]) -> None:

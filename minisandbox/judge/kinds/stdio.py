@@ -10,6 +10,7 @@ from minisandbox.errors import CommandNotExecutableError, CommandNotFoundError, 
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, External, Interactive, StdioWork, TestCase
 from minisandbox.judge.bench import Bench, outcome_of
 from minisandbox.judge.checkers import accepts
+from minisandbox.judge.idle import guarding
 from minisandbox.judge.languages import BUILT, LANGUAGES, PROGRAM
 from minisandbox.judge.spec import Budget, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 
@@ -62,12 +63,13 @@ async def _run_case(cell: Cell, case: TestCase, bench: Bench) -> CellRecord:
             await sandbox.write_file(PROGRAM, bench.products[BUILD_CELL], mode=0o755)
         command = LANGUAGES[work.language].run_command(work.source)
         try:
-            result = await sandbox.run(command, stdin=case.input, cwd=INNER_ROOT)
+            async with guarding(sandbox, bench.assignment.budget.idle_s) as guard:
+                result = await sandbox.run(command, stdin=case.input, cwd=INNER_ROOT)
         except (CommandNotFoundError, CommandNotExecutableError):
             if command[0] != PROGRAM:  # the rootfs lacks the language
                 raise
             return CellRecord(cell=cell.name, tests=(TestRecord(id=case.id, outcome=Outcome.RTE),))
-    outcome = outcome_of(result)
+    outcome = outcome_of(result, guard)
     assert not isinstance(work.checker, External | Interactive)
     if outcome is Outcome.AC and not accepts(work.checker, result.stdout, case.answer):
         outcome = Outcome.WA
