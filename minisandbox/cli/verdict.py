@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from minisandbox.judge.spec import Outcome, Severity
+from minisandbox.judge.evidence import Severity
+from minisandbox.judge.spec import Outcome
 from minisandbox.judge.verdict import Verdict
 
 if TYPE_CHECKING:

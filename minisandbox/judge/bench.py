@@ -14,9 +14,10 @@ import msgspec
 
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import INNER_ROOT, Assignment
+from minisandbox.judge.evidence import printable
 from minisandbox.judge.idle import IdleGuard
 from minisandbox.judge.layout import ManifestArchive
-from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome, printable
+from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome
 from minisandbox.judge.store import Store
 from minisandbox.policy import Policy, load_policy
 from minisandbox.runtime.sandbox import Sandbox

@@ -12,21 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from minisandbox.judge.evidence import Code, Evidence, evidence
 from minisandbox.judge.integrity import Cap, integrity_of
-from minisandbox.judge.spec import (
-    AFTER_PASS,
-    Cell,
-    CellRecord,
-    Code,
-    Evidence,
-    Integrity,
-    Manifest,
-    Outcome,
-    Plan,
-    Role,
-    TestRecord,
-    evidence,
-)
+from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.judge.verdict import Decision, Inputs, Suspicion, suspicion_of
 
 

@@ -25,9 +25,10 @@ from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.judge.assignment import Declared
 from minisandbox.judge.bench import cell_policy
 from minisandbox.judge.decide import sort_evidence
+from minisandbox.judge.evidence import Code, Evidence, evidence
 from minisandbox.judge.frames import FrameError, Value, decode, frame, frame_size
 from minisandbox.judge.ingest_program import CHUNK_BYTES
-from minisandbox.judge.spec import Artifact, Code, Evidence, Manifest, evidence
+from minisandbox.judge.spec import Artifact, Manifest
 from minisandbox.judge.store import Store
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from minisandbox.judge.spec import Artifact, Budget, Code, Manifest, evidence
+from minisandbox.judge.evidence import Code, evidence
+from minisandbox.judge.spec import Artifact, Budget, Manifest
 from minisandbox.judge.store import Store
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
 

@@ -10,7 +10,8 @@ import enum
 import msgspec
 
 from minisandbox.errors import UsageError
-from minisandbox.judge.spec import CellUsage, Evidence, Integrity, Outcome, Severity, TestRecord, digest_of
+from minisandbox.judge.evidence import Evidence, Severity
+from minisandbox.judge.spec import CellUsage, Integrity, Outcome, TestRecord, digest_of
 
 SCHEMA = "msb.verdict/1"
 

@@ -9,20 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisandbox.judge.decide import Judgement, Scoring, decide, passes_so_far
+from minisandbox.judge.evidence import Code, evidence
 from minisandbox.judge.integrity import Cap, integrity_of
 from minisandbox.judge.spec import (
     AFTER_PASS,
     Cell,
     CellRecord,
     CellUsage,
-    Code,
     Integrity,
     Manifest,
     Outcome,
     Plan,
     Role,
     TestRecord,
-    evidence,
 )
 from minisandbox.judge.verdict import Decision, Inputs, PenaltyPolicy, Suspicion, decision_sha256, reward_of
 

@@ -15,21 +15,10 @@ import trio
 from minisandbox.judge import frames
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, Call, FunctionWork
 from minisandbox.judge.bench import Bench, outcome_of
+from minisandbox.judge.evidence import Code, Evidence, evidence, printable
 from minisandbox.judge.frames import FRAME_MAX_BYTES, FrameError, Value, decode, frame, frame_size
 from minisandbox.judge.idle import guarding
-from minisandbox.judge.spec import (
-    Cell,
-    CellRecord,
-    Code,
-    Evidence,
-    Integrity,
-    Manifest,
-    Outcome,
-    Plan,
-    TestRecord,
-    evidence,
-    printable,
-)
+from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.runtime.process import Process
 from minisandbox.spec import Result
 
