@@ -10,9 +10,12 @@ from minisandbox.errors import CommandNotExecutableError, CommandNotFoundError, 
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, External, Interactive, StdioWork, TestCase
 from minisandbox.judge.bench import Bench, outcome_of
 from minisandbox.judge.checkers import accepts
+from minisandbox.judge.external import check, interact
 from minisandbox.judge.idle import guarding
 from minisandbox.judge.languages import BUILT, LANGUAGES, PROGRAM
 from minisandbox.judge.spec import Budget, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.spec import Result
 
 CEILING = Integrity.L4
 
@@ -63,21 +66,37 @@ async def _run_case(cell: Cell, case: TestCase, bench: Bench) -> CellRecord:
             await sandbox.write_file(PROGRAM, bench.products[BUILD_CELL], mode=0o755)
         command = LANGUAGES[work.language].run_command(work.source)
         try:
-            async with guarding(sandbox, bench.assignment.budget.idle_s) as guard:
-                result = await sandbox.run(command, stdin=case.input, cwd=INNER_ROOT)
-        except (CommandNotFoundError, CommandNotExecutableError):
+            outcome, result = await _run(case, sandbox, command, bench)
+        except* (CommandNotFoundError, CommandNotExecutableError):
             if command[0] != PROGRAM:  # the rootfs lacks the language
                 raise
-            return CellRecord(cell=cell.name, tests=(TestRecord(id=case.id, outcome=Outcome.RTE),))
-    outcome = outcome_of(result, guard)
-    assert not isinstance(work.checker, External | Interactive)
-    if outcome is Outcome.AC and not accepts(work.checker, result.stdout, case.answer):
-        outcome = Outcome.WA
+            outcome, result = Outcome.RTE, None
+    if outcome is Outcome.AC and result is not None:
+        outcome = await _check(case, result.stdout, bench)
     return CellRecord(
         cell=cell.name,
         tests=(TestRecord(id=case.id, outcome=outcome),),
-        usage=bench.usage(cell.name, result, result.stderr[:200].decode(errors="replace")),
+        usage=bench.usage(cell.name, result, result.stderr[:200].decode(errors="replace")) if result else None,
     )
+
+
+async def _run(case: TestCase, sandbox: Sandbox, command: list[str], bench: Bench) -> tuple[Outcome, Result]:
+    """Run the submission; AC when it ended well, and an interactor, if there is one, was content."""
+    work = _work(bench.assignment)
+    if isinstance(work.checker, Interactive):
+        return await interact(work, case, sandbox, command, bench)
+    async with guarding(sandbox, bench.assignment.budget.idle_s) as guard:
+        result = await sandbox.run(command, stdin=case.input, cwd=INNER_ROOT)
+    return outcome_of(result, guard), result
+
+
+async def _check(case: TestCase, output: bytes, bench: Bench) -> Outcome:
+    checker = _work(bench.assignment).checker
+    if isinstance(checker, Interactive):
+        return Outcome.AC
+    if isinstance(checker, External):
+        return await check(checker.program, case, output, bench)
+    return Outcome.AC if accepts(checker, output, case.answer) else Outcome.WA
 
 
 def _work(assignment: Assignment) -> StdioWork:
