@@ -203,8 +203,6 @@ class Sandbox(Transfers, Networked):
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
         command = Command(self._numbers, leaf, self.observer)
-        self._commands[command.number] = command
-        command = Command(self._numbers, leaf)
         self.commands[command.number] = command
         return command
 
