@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,12 +142,14 @@ def serve_verify(options: argparse.Namespace) -> int:
 
 
 async def _with_judge(options: argparse.Namespace, work: Any) -> Any:
+    from minisandbox.judge.integrity import SHARED_USER
     from minisandbox.judge.pipeline import Judge
     from minisandbox.runtime.opening import open_supervisor
 
     store = _store(options)
+    caps = (SHARED_USER,) if os.geteuid() == 0 else ()
     async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
-        return await work(Judge(supervisor=supervisor, store=store))
+        return await work(Judge(supervisor=supervisor, store=store, caps=caps))
 
 
 def _store(options: argparse.Namespace) -> Store:

@@ -77,7 +77,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def load_task(directory: Path) -> Assignment:
     """Return the task in a directory. Raises TaskError where its files are wrong or it has no tests."""
     document = read_document(directory / FILE_NAME, TaskError)
-    file = document.convert(_File)
+    with document.at():
+        file = document.convert(_File)
     if file.format != 1:
         raise document.error(("format",), f"format {file.format} is not known; this is format 1")
     if (file.stdio is None) == (file.function is None):
