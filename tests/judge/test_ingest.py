@@ -158,7 +158,8 @@ async def test_junk_is_rejected(judge: Judge, values: list[object]) -> None:
 
 async def test_a_sandbox_is_sealed_and_taken_in(judge: Judge, supervisor: minisandbox.Supervisor) -> None:
     """What its processes would still write after the seal, they do not: none of them is left."""
-    busy = "setsid sh -c 'while :; do date +%N > /submission/clock; done' >/dev/null 2>&1 </dev/null & until [ -e clock ]; do :; done"
+    loop = "while :; do date +%N > /submission/clock; done"
+    busy = f"setsid sh -c '{loop}' >/dev/null 2>&1 </dev/null & until [ -e clock ]; do :; done"
     task = assignment(paths=["main.py", "src", "missing", "fifo", "link"])
     with trio.fail_after(DEADLINE_S):
         async with supervisor.open_sandbox() as sandbox:
