@@ -62,8 +62,8 @@ class Sandbox(Transfers, Networked):
         self._channel = channel
         self.reactor, self.network = reactor, network
         self.assign(policy, limits, env)
-        self._commands: dict[int, Command] = {}
-        self._leftover: list[Command] = []
+        self.commands: dict[int, Command] = {}
+        self.leftover: list[Command] = []
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
         self.memory = MemoryMeter(slot.cgroup)
@@ -153,8 +153,8 @@ class Sandbox(Transfers, Networked):
         self.check_open()
         # leaf by leaf, never the slot: it holds the leaf of the next command, and since Linux 6.14 a process that is
         # cloned into a group that was killed more often than its parent's is killed at birth (cgroup_post_fork)
-        running = list(self._commands.values())
-        for command in [*running, *self._leftover]:
+        running = list(self.commands.values())
+        for command in [*running, *self.leftover]:
             command.leaf.kill()
         for command in running:
             await command.ended.wait()
@@ -184,7 +184,7 @@ class Sandbox(Transfers, Networked):
                 command.leaf.kill()  # a limit ends the whole tree, also what the main process left in the background
         finally:
             self.finish(command, counters)
-            if spec.limits.cpu_time_s is not None and command in self._leftover:
+            if spec.limits.cpu_time_s is not None and command in self.leftover:
                 trio.lowlevel.spawn_system_task(watch_background, command, spec.limits.cpu_time_s)
         return result
 
@@ -198,17 +198,17 @@ class Sandbox(Transfers, Networked):
     def new_command(self, limits: Limits) -> Command:
         """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
         self.check_open()
-        if len(self._commands) >= RUNS_MAX:
+        if len(self.commands) >= RUNS_MAX:
             raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
         command = Command(self._numbers, leaf, self.observer)
-        self._commands[command.number] = command
+        self.commands[command.number] = command
         return command
 
     def _housekeep(self) -> None:
         """Remove the leaves of commands that left nothing running, and make one ready for the next command."""
-        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
+        self.leftover = [command for command in self.leftover if not command.leaf.remove()]
         self.slot.cgroup.prepare_spare(self.slot.warden_uid)
 
     async def start_command(self, command: Command, request: Request) -> None:
@@ -229,12 +229,12 @@ class Sandbox(Transfers, Networked):
     def finish(self, command: Command, counters: Counters | None = None) -> None:
         """Give back what a command that ended held. Its background processes stay, and its leaf until later."""
         command.close_streams()
-        self._commands.pop(command.number, None)
+        self.commands.pop(command.number, None)
         if command.leaf.events_fd >= 0:
             self.reactor.unregister(command.leaf.events_fd)
         if counters is None or not take_back(self.slot.cgroup, command.leaf, counters):
             command.leaf.close_fds()
-            self._leftover.append(command)
+            self.leftover.append(command)
 
     async def abandon(self, command: Command) -> None:
         """Kill the tree of a command and give back what it held, also when cancelled."""
@@ -263,7 +263,7 @@ class Sandbox(Transfers, Networked):
         elif not self.started.is_set():
             self.start_failure = record
             self.started.set()
-        elif (command := self._commands.get(record.id)) is not None:
+        elif (command := self.commands.get(record.id)) is not None:
             command.take(record, fd)
             fd = -1
         elif kind is RecordKind.FAILED and record.id == 0:
@@ -278,7 +278,7 @@ class Sandbox(Transfers, Networked):
             self.observer.broken(error)
             self.reactor.unregister(self._channel.fd)
             self.started.set()
-            for command in list(self._commands.values()):
+            for command in list(self.commands.values()):
                 command.break_(error)
 
     # ---- the end, called by the supervisor
@@ -289,11 +289,11 @@ class Sandbox(Transfers, Networked):
 
     def take_leaves(self) -> list[RunCgroup]:
         """Return the leaves of all commands, for the caller to remove, once every process of the sandbox is dead."""
-        commands = [*self._commands.values(), *self._leftover]
+        commands = [*self.commands.values(), *self.leftover]
         for command in commands:
             command.close_streams()
             if command.leaf.events_fd >= 0:
                 self.reactor.unregister(command.leaf.events_fd)
-        self._commands.clear()
-        self._leftover.clear()
+        self.commands.clear()
+        self.leftover.clear()
         return [command.leaf for command in commands]
