@@ -22,6 +22,8 @@ from tests.probes.lab import with_layer
 
 __all__ = ["probe_dir"]
 
+pytestmark = pytest.mark.slow  # all in all
+
 CONFORMANCE = (test_sandbox, test_disk, test_root_switch)
 """Their tests are run here once more, on the supervisor of this module."""
 
