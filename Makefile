@@ -5,13 +5,14 @@ VENV := .venv
 LAUNCHER := minisandbox/launcher
 STRICT := -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror
 ARGS ?=
+LANES ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install demo test check format bench launcher clean
+.PHONY: help install demo test test-lanes check format bench launcher clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed-base launcher ## set up .venv with the command .venv/bin/minisandbox
 
@@ -20,6 +21,10 @@ demo: $(VENV)/.installed-demo launcher ## run the 164 HumanEval programs, each i
 
 test: $(VENV)/.installed-dev launcher ## run the tests (ARGS="-k name" for some of them)
 	@$(VENV)/bin/pytest -q $(ARGS)
+
+test-lanes: $(VENV)/.installed-dev launcher ## run the tests on all kinds of hosts that can be had, an hour (LANES="v2 box" ARGS=--quick)
+	@tests/lanes/setup $(LANES)
+	@tests/lanes/run $(ARGS) $(or $(LANES),--all)
 
 check: $(VENV)/.installed-dev ## check format, lint, types and C warnings
 	@said=$$($(VENV)/bin/ruff format --check . 2>&1) || { echo "$$said"; exit 1; }

@@ -7,6 +7,7 @@ all the time. A bystander, the supervisor of this process, must never notice.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import select
@@ -22,6 +23,7 @@ import trio
 
 import minisandbox
 from minisandbox import SandboxError
+from minisandbox.images.lock import locked
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import CgroupTree, detect_layout
 
@@ -126,6 +128,7 @@ async def _round(state_dir: Path, target: str, sandboxes: int, chance: random.Ra
     kills.killed[target] = kills.killed.get(target, 0) + 1
     kills.processes += len(served)
     kills.slowest_s = max(kills.slowest_s, lasted_s, await _wait_empty(layout_paths(instance)))
+    await _wait_dead(state_dir, instance)
     await _sweep(state_dir, instance)
 
 
@@ -182,6 +185,20 @@ async def _wait_empty(groups: list[Path]) -> float:
                 os.close(pidfd)
         await trio.lowlevel.checkpoint()
     return time.monotonic() - begun
+
+
+async def _wait_dead(state_dir: Path, instance: str) -> None:
+    """Wait until nobody holds the lock of an instance: a launcher that was just being spawned is in no group yet."""
+    lock = state_dir / "instances" / instance
+
+    def wait() -> None:
+        with contextlib.suppress(FileNotFoundError), locked(lock, fcntl.LOCK_SH):
+            pass
+
+    with trio.move_on_after(SURVIVAL_S) as scope:
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
+    if scope.cancelled_caught:
+        raise LeftBehind(f"the lock of instance {instance} is held {SURVIVAL_S:g} s after its owner")
 
 
 async def _sweep(state_dir: Path, instance: str) -> None:

@@ -119,6 +119,14 @@ class RootfsError(LocatedError):
     """A root file system recipe is wrong, or its layers are damaged."""
 
 
+class TaskError(LocatedError):
+    """The description of a task is wrong, or it has no tests."""
+
+
+class LedgerError(LocatedError):
+    """A ledger of the judge was cut, edited or reordered. `line` is the first entry that does not hold."""
+
+
 class StateError(SandboxError):
     """The state directory is damaged, of another format, or not writable."""
 
@@ -152,6 +160,8 @@ EXIT_CODES: dict[type[SandboxError], int] = {
     PolicyError: 65,
     RootfsError: 65,
     SnapshotDamagedError: 65,
+    TaskError: 65,
+    LedgerError: 65,
     UsageError: 64,
 }
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from minisandbox.kernel.cgroup_layout import SUPERVISOR_LEAF
+
 OURS = "minisandbox"
 """How the names of the launcher's processes and of our control groups begin."""
 
@@ -73,7 +75,10 @@ def _cgroups() -> list[str]:
 
 
 def own_cgroups() -> list[Path]:
-    """Return the directory of our own group in each mounted hierarchy (cgroups(7), proc_pid_mountinfo(5))."""
+    """Return the directory of our own group in each mounted hierarchy (cgroups(7), proc_pid_mountinfo(5)).
+
+    A supervisor, or one in another process of ours, may have moved us into a leaf of it.
+    """
     own = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -85,7 +90,8 @@ def own_cgroups() -> list[Path]:
         kind, _, options = after.split(" ", 2)
         for names, path in own.items():
             if kind == ("cgroup" if names else "cgroup2") and names <= set(options.split(",")):
-                directories.append(Path(mounted_at, os.path.relpath(path, root)))
+                directory = Path(os.path.normpath(os.path.join(mounted_at, os.path.relpath(path, root))))
+                directories.append(directory.parent if directory.name == SUPERVISOR_LEAF else directory)
     return directories
 
 

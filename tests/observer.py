@@ -18,6 +18,7 @@ import trio
 
 from minisandbox.errors import SandboxError
 from minisandbox.kernel.cgroup import detect_layout
+from minisandbox.kernel.cgroup_layout import SUPERVISOR_LEAF
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
 
@@ -123,7 +124,7 @@ def leaf_of(process: psutil.Process) -> Path | None:
         return None
     (path,) = _unified_paths(process.pid)
     (ours,) = _unified_paths(os.getpid())
-    return own / os.path.relpath(path, ours)
+    return own / os.path.relpath(path, ours.removesuffix(f"/{SUPERVISOR_LEAF}") or "/")
 
 
 def _unified_paths(pid: int) -> list[str]:

@@ -209,6 +209,7 @@ async def test_a_number_of_sandboxes_that_cannot_be(state_dir: Path, number: int
             pass
 
 
+@pytest.mark.requires_root
 async def test_a_state_directory_that_cannot_be(tmp_path: Path) -> None:
     """A file in its place is an error of the state, before anything is started."""
     (tmp_path / "file").touch()
@@ -217,6 +218,7 @@ async def test_a_state_directory_that_cannot_be(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.requires_root
 async def test_a_full_state_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     """Report 7: it is told as what it is, and not as a result of a program."""
     async with observer.mounted("tmpfs", tmp_path, "size=64k,nr_inodes=16,mode=700"):

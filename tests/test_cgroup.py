@@ -44,6 +44,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
     return process.wait(timeout=20)
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("memory_bytes", [64 * MIB, None], ids=["limited", "defence-off"])
 def test_memory_limit_kills_and_is_counted(slot: SlotCgroup, start: Start, memory_bytes: int | None) -> None:
     """A process that takes more than the limit is killed and counted; without the limit it is not."""
@@ -59,6 +60,7 @@ def test_memory_limit_kills_and_is_counted(slot: SlotCgroup, start: Start, memor
     assert peak is None or (peak > 128 * MIB if memory_bytes is None else 60 * MIB < peak <= memory_bytes)
 
 
+@pytest.mark.qemu
 def test_memory_peak_starts_again_for_the_next_command(slot: SlotCgroup, start: Start) -> None:
     """What an earlier command took is not told as the peak of a later one."""
     peaks = []
@@ -126,6 +128,7 @@ def test_cpu_time_counts_double_forked_children(slot: SlotCgroup, start: Start) 
     other.close_fds()
 
 
+@pytest.mark.qemu
 @pytest.mark.slow
 @pytest.mark.parametrize("cpus", [0.25, None], ids=["limited", "defence-off"])
 def test_cpu_bandwidth_is_limited(slot: SlotCgroup, start: Start, layout: CgroupLayout, cpus: float | None) -> None:

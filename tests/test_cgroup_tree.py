@@ -239,3 +239,9 @@ def test_group_that_is_not_ours_is_an_error(layout: CgroupLayout) -> None:
         pytest.skip("no unified tree on this host")
     with pytest.raises(HostError, match=r"Delegate=yes"):
         CgroupTree.create(CgroupLayout(unified=Path("/proc/self")), new_instance())
+
+
+def test_covered_hierarchy_is_an_error(tmp_path: Path) -> None:
+    """A mount that is listed may be out of sight below another one."""
+    with pytest.raises(HostError, match=r"cannot look into our own control group .*/covered"):
+        CgroupTree.instances(CgroupLayout(v1={"pids": tmp_path / "covered"}))

@@ -159,11 +159,14 @@ def test_bomb_costs_what_is_read_of_it(format: str, tmp_path: Path) -> None:
 
 def test_xz_that_needs_too_much_memory_is_refused() -> None:
     """Its header alone can ask for 4 GiB."""
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]
-    packed = lzma.compress(b"small", filters=filters)
+    packed = bytearray(lzma.compress(b"small"))
+    header = slice(12, 12 + 4 * packed[12])  # of the first block: the xz file format, section 3.1
+    assert b"\x21\x01" == packed[14:16]  # LZMA2, whose one property is the size of its dictionary
+    packed[16] = 40
+    packed[header.stop : header.stop + 4] = zlib.crc32(packed[header]).to_bytes(4, "little")
 
     with pytest.raises(CorruptError, match="xz"):
-        unpack(packed)
+        unpack(bytes(packed))
 
 
 def test_gzip_checksum_counts() -> None:

@@ -37,8 +37,7 @@ async def main():
         for _ in range(int(sys.argv[2])):
             sandbox = await stack.enter_async_context(supervisor.open_sandbox())
             await sandbox.run("exec >/dev/null 2>&1; setsid sleep 300 & sleep 300 &")
-        print("ready", flush=True)
-        await sandbox.run("sleep 300")
+        await sandbox.run("echo on; exec sleep 300", on_stdout=lambda _: print("ready", flush=True))
 
 trio.run(main)
 """

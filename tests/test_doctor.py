@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import pytest
 
 from minisandbox.errors import StartError
 from minisandbox.kernel.cgroup_layout import CgroupKind
-from minisandbox.kernel.host import HostFacts, read_host_facts
+from minisandbox.kernel.host import HostFacts, IdRange, read_host_facts
 from minisandbox.kernel.protocol import Stage
 from minisandbox.policy import load_policy
 from minisandbox.runtime.advice import ADVICE, advice_for
@@ -45,6 +47,12 @@ def facts() -> HostFacts:
     return msgspec.structs.replace(
         read_host_facts(),
         is_root=True,
+        user_namespaces_max=65536,
+        unprivileged_userns_clone=None,
+        apparmor_restrict_unprivileged_userns=None,
+        subuids=(IdRange(first=100000, count=65536),),
+        subgids=(IdRange(first=100000, count=65536),),
+        id_mappers=True,
         capabilities_effective=(1 << 41) - 1,
         architecture="x86_64",
         cgroup_kind=CgroupKind.V2,
@@ -52,7 +60,6 @@ def facts() -> HostFacts:
         cgroup_writable=True,
         overlay=True,
         seccomp_actions=("kill_process", "errno", "allow"),
-        user_namespaces_max=1000,
         open_files_hard=1 << 20,
     )
 
@@ -65,7 +72,6 @@ def test_good_host_lacks_nothing(facts: HostFacts) -> None:
 @pytest.mark.parametrize(
     ("name", "ok", "change"),
     [
-        ("root", False, {"is_root": False}),
         ("capabilities", False, {"capabilities_effective": 0}),
         ("kernel", False, {"architecture": "mips"}),
         ("user namespaces", False, {"user_namespaces_max": 0}),
@@ -76,7 +82,14 @@ def test_good_host_lacks_nothing(facts: HostFacts) -> None:
         ("controllers", False, {"cgroup_controllers": {"cpu": "/a"}}),
         ("controllers", None, {"cgroup_controllers": {"memory": "/a", "pids": "/a"}}),
         ("descriptors", None, {"open_files_hard": 256}),
+        ("proc", None, {"proc_covered": ("/proc/keys",)}),
         ("nesting", None, {"container_hints": ("docker",)}),
+        ("rootless", False, {"is_root": False, "user_namespaces_max": 0}),
+        ("rootless", False, {"is_root": False, "unprivileged_userns_clone": False}),
+        ("subordinate ids", False, {"is_root": False, "subuids": ()}),
+        ("subordinate ids", False, {"is_root": False, "id_mappers": False}),
+        ("control groups", False, {"is_root": False, "cgroup_writable": False}),
+        ("controllers", False, {"is_root": False, "cgroup_controllers": {"cpu": "/a"}}),
     ],
 )
 def test_missing_feature_is_named_with_what_to_do(
@@ -111,6 +124,8 @@ async def test_probe_passes_inside(probe: Probe, supervisor: Supervisor) -> None
 @pytest.mark.parametrize("probe", [probe for probe in PROBES if probe.name != "command"], ids=lambda probe: probe.name)
 def test_probe_fails_without_a_sandbox(probe: Probe, tmp_path: Path) -> None:
     """With every defence off, on the bare host as it was started, the same look does not pass."""
+    if probe.name == "network" and [name for _, name in socket.if_nameindex()] == ["lo"]:
+        pytest.skip("this host itself has no network but lo")
     run = subprocess.run(["/bin/sh", "-c", probe.script, "sh", tmp_path], capture_output=True, text=True, check=True)
     policy = msgspec.structs.replace(load_policy("default"), capabilities=frozenset())
 
@@ -147,7 +162,10 @@ def test_people_get_lines(state_dir: Path) -> None:
 @pytest.mark.requires_root
 @pytest.mark.parametrize("capability", [name for name in LAUNCHER_CAPABILITIES if name != LAST_RESORT])
 def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, state_dir: Path) -> None:
-    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named."""
+    """Without one of the capabilities nothing can be started, so none is listed in vain, and it is named.
+
+    What CAP_CHOWN gives away are files of control groups v2 and, before Linux 6.3, directories of a sandbox.
+    """
     name = capability.removeprefix("CAP_").lower()
     under = ("setpriv", "--bounding-set", f"-{name}", "--inh-caps", f"-{name}")
     run = minisandbox(state_dir, "doctor", "--json", under=under)
@@ -156,8 +174,8 @@ def test_missing_capability_is_found_by_looking_and_by_trying(capability: str, s
     failed = [trial for trial in TRIALS if found[trial]["ok"] is False]
     assert (1, False) == (run.returncode, json_of(run)["enforceable"])
     assert f"missing: {capability}" == found["capabilities"]["detail"]
-    assert failed
-    assert found["end"]["ok"] is None
+    assert failed or (capability == "CAP_CHOWN" and found["control groups"]["detail"].startswith("v1,"))
+    assert not failed or found["end"]["ok"] is None
 
 
 @pytest.mark.slow
@@ -172,32 +190,37 @@ def test_capabilities_that_are_listed_suffice(state_dir: Path) -> None:
     assert {} == {finding["name"]: finding for finding in json_of(run)["findings"] if finding["ok"] is False}
 
 
-def test_ordinary_user_hears_that_root_is_needed() -> None:
-    """The doctor lists what is there, tries nothing, says what to do, and exits with 1."""
+def as_nobody(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line as an ordinary user without subordinate ids and control groups."""
+    return subprocess.run(
+        [sys.executable, "-c", BECOME_NOBODY, *words], env=environment(place), capture_output=True, check=False
+    )
+
+
+@pytest.mark.requires_root
+def test_ordinary_user_hears_what_is_missing() -> None:
+    """The doctor names each thing with what to do, and how to do without, and exits with 1."""
     with tempfile.TemporaryDirectory() as place:
-        run = subprocess.run(
-            [sys.executable, "-c", BECOME_NOBODY, "doctor", "--json"],
-            env=environment(Path(place)),
-            capture_output=True,
-            check=False,
-        )
+        os.chown(place, 65534, 65534)
+        run = as_nobody(Path(place), "doctor", "--json")
 
     found = {finding["name"]: finding for finding in json_of(run)["findings"]}
     assert 1 == run.returncode
-    assert (False, True) == (found["root"]["ok"], "sudo" in found["root"]["advice"])
-    assert {None} == {found[name]["ok"] for name in TRIALS}
+    assert found["root"]["ok"] is None
     assert found["kernel"]["ok"] is not None
-
-
-def test_ordinary_user_cannot_run_and_hears_why(tmp_path: Path) -> None:
-    """`run` says in one line that root is needed."""
-    run = subprocess.run(
-        [sys.executable, "-c", BECOME_NOBODY, "run", "--", "true"],
-        env=environment(tmp_path),
-        capture_output=True,
-        check=False,
+    assert (False, True) == (
+        found["subordinate ids"]["ok"],
+        "--degrade single-id" in found["subordinate ids"]["advice"],
     )
 
+
+@pytest.mark.requires_root
+def test_ordinary_user_cannot_run_and_hears_why() -> None:
+    """`run` says in one line what is missing, and how to do without it."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chown(place, 65534, 65534)
+        run = as_nobody(Path(place), "run", "--", "true")
+
     assert (125, b"") == (run.returncode, run.stdout)
-    assert run.stderr.startswith(b"minisandbox: minisandbox needs root")
+    assert b"--degrade" in run.stderr
     assert 1 == run.stderr.count(b"\n")

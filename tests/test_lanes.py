@@ -62,7 +62,7 @@ def test_every_lane_is_listed_with_what_it_is() -> None:
     [
         (["v3"], "run: no lane v3; there are: host host-user "),
         ([], "run: which lane? There are: host host-user "),
-        (["--quick", "host"], "run: no option --quick; "),
+        (["--fast", "host"], "run: no option --fast; "),
     ],
 )
 def test_wrong_usage_is_told(words: list[str], message: str) -> None:
@@ -94,6 +94,8 @@ def test_lane_that_is_not_set_up_says_so(tmp_path: Path, name: str) -> None:
     assert re.match(rf"run: lane {name}: (needs|not set up|its kernel is for) ?", run.stderr)
 
 
+@pytest.mark.requires_root
+@pytest.mark.usefixtures("not_in_a_lane")
 @pytest.mark.parametrize(("claim", "code"), [("True", 0), ("False", 1)])
 def test_exit_code_and_arguments_are_handed_on(tmp_path: Path, claim: str, code: int) -> None:
     """What pytest is told arrives word by word, and its exit code comes back."""
@@ -107,13 +109,15 @@ def test_exit_code_and_arguments_are_handed_on(tmp_path: Path, claim: str, code:
 
 
 @pytest.mark.slow
+@pytest.mark.requires_root
+@pytest.mark.usefixtures("not_in_a_lane")
 def test_lane_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     """pytest is interrupted, so that it still says what it was at."""
     file = pytest_file(tmp_path, "import threading; threading.Event().wait()")
-    run = lane("--timeout", "3", "host", "--", "-p", "no:cacheprovider", file)
+    run = lane("--timeout", "10", "host", "--", "-p", "no:cacheprovider", file)
 
     assert TIMED_OUT == run.returncode
-    assert "run: stopped after 3 s\n" == run.stderr
+    assert "run: stopped after 10 s\n" == run.stderr
     assert "KeyboardInterrupt" in run.stdout
 
 

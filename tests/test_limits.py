@@ -10,6 +10,9 @@ import trio
 
 from minisandbox import Bind, ExitReason, FileTransferError, Limits, Sandbox, Supervisor
 from tests import observer
+from tests.facts import IS_USER_MODE_LINUX, NO_MEMORY_TO_EXECUTE
+
+pytestmark = pytest.mark.enforces("control-groups", "memory-limit", "processes-limit")
 
 MIB = 1 << 20
 PROMPT_S = 10.0
@@ -82,6 +85,7 @@ async def test_sleep_is_no_cpu_time(sandbox: Sandbox) -> None:
 # ---- memory
 
 
+@pytest.mark.qemu
 async def test_too_much_memory_is_the_reason_of_the_end(supervisor: Supervisor) -> None:
     """Report 49, tool report 61: told apart from any other kill, at once, and the sandbox can be used on."""
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=64 * MIB)) as sandbox:
@@ -166,6 +170,8 @@ async def test_a_megabyte_is_enough_for_hello_world(supervisor: Supervisor) -> N
 @pytest.mark.parametrize("memory_bytes", [1, 4096, 65_536])
 async def test_without_memory_no_start_is_mistaken_for_an_exit(supervisor: Supervisor, memory_bytes: int) -> None:
     """Report 49: where not even the start of a program fits, the reason is memory, never an exit code."""
+    if IS_USER_MODE_LINUX:
+        pytest.skip(NO_MEMORY_TO_EXECUTE)
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=memory_bytes)) as sandbox:
         results = [await sandbox.run(["/bin/echo", "hi"]) for _ in range(5)]
 

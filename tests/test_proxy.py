@@ -20,7 +20,7 @@ from minisandbox.runtime.uplink import LookUp, Uplink
 from tests.test_proxy_protocol import GREETED, GREETING, socks
 from tests.web import answer_http, closed_port, echo, serving
 
-FAST = ProxyLimits(head_s=0.05, connect_s=0.1, idle_s=0.1)
+FAST = ProxyLimits(head_s=0.2, connect_s=0.4, idle_s=0.6)
 ACCEPTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 PUBLIC = "93.184.215.14"
 

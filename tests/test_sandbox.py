@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -201,13 +202,14 @@ async def test_nothing_is_written_to_the_host(sandbox: Sandbox, tmp_path: Path) 
 async def test_only_stdin_stdout_and_stderr_are_open_inside(supervisor: Supervisor) -> None:
     """Tool reports 8, 41, 43: not even a descriptor that was made inheritable, however high its number."""
     leaked = os.open("/", os.O_RDONLY)
-    os.dup2(leaked, 2048, inheritable=True)
+    high = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
+    os.dup2(leaked, high, inheritable=True)
     try:
         async with supervisor.open_sandbox() as sandbox:
             first = await output(sandbox, ["ls", "/proc/self/fd"])
             second = await sandbox.run(["ls", "/proc/self/fd"], stdin=b"x")
     finally:
-        os.close(2048)
+        os.close(high)
         os.close(leaked)
 
     assert first == second.stdout == b"0\n1\n2\n3\n"  # 3 is the directory that ls reads

@@ -28,6 +28,7 @@ def shared_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.qemu
 async def test_every_layer_holds_here(supervisor: Supervisor) -> None:
     """The default test passes, and leaves no sandbox and no slot in quarantine."""
     await run_self_test(supervisor)

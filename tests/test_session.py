@@ -31,6 +31,8 @@ from minisandbox import (
 )
 from minisandbox.runtime.shell_driver import Report, ReportReader
 
+pytestmark = pytest.mark.enforces("control-groups")
+
 MARK = "4711.25"
 """An odd number of seconds to sleep, so that such a process can be told from others."""
 
@@ -387,10 +389,11 @@ async def test_interrupt_is_like_ctrl_c(sandbox: Sandbox, session: Session, comm
     async def run() -> None:
         results.append(await session.run(f"X=kept; {command}"))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        await _wait_until_runs(sandbox, "/tmp/runs")
-        await session.interrupt()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await _wait_until_runs(sandbox, "/tmp/runs")
+            await session.interrupt()
     after = await session.run("echo $? $X; set +e; ls /tmp/after")
 
     assert (ExitReason.SIGNALED, 130) == (results[0].exit_reason, results[0].exit_code)
@@ -402,12 +405,13 @@ async def test_interrupt_runs_the_trap_of_the_command(sandbox: Sandbox, session:
     results: list[SessionResult] = []
 
     async def run() -> None:
-        results.append(await session.run("trap 'echo trapped' INT; touch /tmp/runs; sleep 30; echo after"))
+        results.append(await session.run("trap 'echo trapped' INT; sh -c 'touch /tmp/runs; exec sleep 30'; echo after"))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        await _wait_until_runs(sandbox, "/tmp/runs")
-        await session.interrupt()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await _wait_until_runs(sandbox, "/tmp/runs")
+            await session.interrupt()
 
     assert (b"trapped\nafter\n", ExitReason.EXITED) == (results[0].stdout, results[0].exit_reason)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from minisandbox.binds import Bind
+from minisandbox.degradation import Degradation
 from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
@@ -77,12 +78,12 @@ class SandboxOptions:
     env: dict[str, str]
     cwd: str
     trace: bool
+    degrade: tuple[str, ...] = ()
     terminal: bool = False
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, and the command at the end."""
-    parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    """Add the options. The command comes after them (`add_command`)."""
     kind = parser.add_argument_group("what kind of sandbox")
     kind.add_argument(
         "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="what makes the container (%(default)s)"
@@ -110,8 +111,8 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
     _add_limit_options(parser)
     add_common_options(parser)
+    add_degrade_option(parser)
     parser.add_argument("--trace", action="store_true", help="measure each step of the start")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def _add_limit_options(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +128,12 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the command that is to be run, after all options."""
+    parser.usage = "%(prog)s [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
 def _add_root_options(kind: argparse._ArgumentGroup) -> None:
     kind.add_argument(
         "--rootfs", metavar="NAME", help=f"root file system: a name, or a recipe's .toml ({DEFAULT_ROOTFS})"
@@ -140,9 +147,21 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="where layers are kept ($MINISANDBOX_STATE_DIR, else /var/lib/minisandbox)",
+        help="where layers are kept ($MINISANDBOX_STATE_DIR, else /var/lib/minisandbox or ~/.local/state/minisandbox)",
     )
     add_debug_option(parser)
+
+
+def add_degrade_option(parser: argparse.ArgumentParser) -> None:
+    """Add --degrade, for what the host cannot enforce."""
+    parser.add_argument(
+        "--degrade",
+        action="append",
+        default=[],
+        choices=[str(name) for name in Degradation],
+        metavar="NAME",
+        help=f"do without a protection that this host cannot enforce: {', '.join(Degradation)}; repeatable",
+    )
 
 
 def add_debug_option(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +184,7 @@ def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
         env=dict(map(parse_variable, options.env)),
         cwd=options.cwd,
         trace=options.trace,
+        degrade=tuple(options.degrade),
     )
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 import trio
 
-from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sandbox_options
+from minisandbox.cli.options import SandboxOptions, add_command, add_sandbox_options, read_sandbox_options
 from minisandbox.cli.outlet import Outlet
 from minisandbox.cli.output import exit_code_of, limit_reached, print_json, result_fields, timing_text
 from minisandbox.cli.session import open_session
 from minisandbox.cli.signals import raising_signals, run_until_signal
 from minisandbox.errors import UsageError
+from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
+
+Finish = Callable[[Sandbox, Result], Awaitable[None]]
+"""What is done with a sandbox after its command."""
 
 STDIN_MAX_BYTES = 64 << 20
 """All of stdin is read before the start, so there must be an end to it."""
@@ -44,6 +49,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
     )
     add_sandbox_options(parser)
+    add_command(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the command's output")
     parser.set_defaults(serve=serve)
 
@@ -59,13 +65,17 @@ def serve(options: argparse.Namespace) -> int:
         result = run_until_signal(partial(_run, chosen, options.command, stdin))
         print_json(result_fields(result))
         return exit_code_of(result)
-    result = run_until_signal(partial(_run_streaming, chosen, options.command, stdin))
-    notes = [limit_reached(result), timing_text(result.timing) if chosen.trace else None]
+    result = run_until_signal(partial(run_streaming, chosen, options.command, stdin))
+    print_notes(result, [limit_reached(result), timing_text(result.timing) if chosen.trace else None])
+    return exit_code_of(result)
+
+
+def print_notes(result: Result, notes: Sequence[str | None]) -> None:
+    """Print lines of ours on stderr, after what the command printed there."""
     if any(notes) and result.stderr and not result.stderr.endswith(b"\n"):
         print(file=sys.stderr)
     for note in filter(None, notes):
         print(f"minisandbox: {note}", file=sys.stderr)
-    return exit_code_of(result)
 
 
 def read_stdin() -> bytes:
@@ -90,11 +100,19 @@ async def _run(chosen: SandboxOptions, command: list[str], stdin: bytes) -> Resu
         return await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
 
 
-async def _run_streaming(chosen: SandboxOptions, command: list[str], stdin: bytes) -> Result:
-    """Run a command and pass on what it prints. A reader that went away ends it, as SIGPIPE would."""
+async def _end(sandbox: Sandbox, result: Result) -> None:
+    """Do nothing more with a sandbox."""
+
+
+async def run_streaming(chosen: SandboxOptions, command: list[str], stdin: bytes, finish: Finish = _end) -> Result:
+    """Run a command and pass on what it prints, then call `finish` while its sandbox is open.
+
+    A reader that went away ends the command, as SIGPIPE would.
+    """
     stdout, stderr = outlets = Outlet(1), Outlet(2)
     async with open_session(chosen) as sandbox:
         result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd, on_stdout=stdout.write, on_stderr=stderr.write)
+        await finish(sandbox, result)
     for outlet in outlets:
         try:
             await trio.to_thread.run_sync(outlet.finish, abandon_on_cancel=True)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import trio
 
-from minisandbox.cli.options import SandboxOptions, add_sandbox_options, read_sandbox_options
+from minisandbox.cli.options import SandboxOptions, add_command, add_sandbox_options, read_sandbox_options
 from minisandbox.cli.output import exit_code_of, limit_reached
 from minisandbox.cli.session import open_session
 from minisandbox.cli.signals import run_until_signal
@@ -50,6 +50,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
     )
     add_sandbox_options(parser)
+    add_command(parser)
     parser.set_defaults(serve=serve)
 
 

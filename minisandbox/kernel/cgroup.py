@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from minisandbox.degradation import Degradation
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
@@ -51,16 +52,24 @@ class CgroupTree:
     `tasks` files that an init joins by writing "0". Both are borrowed from the tree.
     """
 
-    def __init__(self, layout: CgroupLayout, instance: str, trees: Hierarchies) -> None:
+    def __init__(
+        self, layout: CgroupLayout, instance: str, trees: Hierarchies, done_without: frozenset[Degradation]
+    ) -> None:
         self.instance = instance
-        self._layout, self._trees = layout, trees
+        self._layout, self._trees, self._done_without = layout, trees, done_without
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
         self._accounts = 0
 
     @classmethod
-    def create(cls, layout: CgroupLayout, instance: str, warden_gid: int | None = None) -> CgroupTree:
-        """Make the tree of an instance below our own groups.
+    def create(
+        cls,
+        layout: CgroupLayout,
+        instance: str,
+        warden_gid: int | None = None,
+        done_without: frozenset[Degradation] = frozenset(),
+    ) -> CgroupTree:
+        """Make the tree of an instance below our own groups. Limits in `done_without` are left out when they are set.
 
         Members of `warden_gid` may start processes in leaves that are theirs: CLONE_INTO_CGROUP asks for write
         permission on cgroup.procs of the nearest common group too (cgroup-v2.rst, "Delegation Containment").
@@ -79,7 +88,7 @@ class CgroupTree:
                     raise CgroupError(
                         f"control group {own / name} is being removed by somebody else; choose a new name"
                     )
-            tree = cls(layout, instance, _hierarchies(made))
+            tree = cls(layout, instance, _hierarchies(made), done_without)
             tree._open(warden_gid)
         except BaseException:
             for hierarchy in reversed(made):
@@ -110,7 +119,8 @@ class CgroupTree:
 
         Raises CgroupError when they are there already.
         """
-        return SlotCgroup(self._trees, f"s{number}.{generation}" if generation else f"s{number}")
+        name = f"s{number}.{generation}" if generation else f"s{number}"
+        return SlotCgroup(self._trees, name, self._done_without)
 
     def open_account(self) -> KeptMemory | None:
         """Make a memory group that belongs to no slot; None when memory is not accounted."""
@@ -127,12 +137,14 @@ class CgroupTree:
         return None if self._trees.memory is None else self._trees.memory.memory(".").current()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the counters of a slot are, with `{slot}` for its number: cpu, and memory and processes if any.
+        """Return where the counters of a slot are, with `{slot}` for its number: cpu, memory and processes if any.
 
         On v2, processes of a slot are counted where its pids controller is, and CPU time always.
         """
         trees = self._trees
-        found = {"cpu": f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"}
+        found = {}
+        if trees.clock is not None:
+            found["cpu"] = f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"
         if trees.memory is not None:
             found["memory"] = f"{trees.memory.path}/s{{slot}}/{trees.memory.MEMORY_FILE}"
         if trees.pids is not None:
@@ -216,9 +228,15 @@ def _trees_below(layout: CgroupLayout) -> dict[str, list[Path]]:
     """Return the directories of every instance below our own groups."""
     found: dict[str, list[Path]] = defaultdict(list)
     for own in dict.fromkeys([*([layout.unified] if layout.unified else []), *layout.v1.values()]):
-        for entry in os.scandir(own):
-            if match := TREE.fullmatch(entry.name):
-                found[match[1]].append(own / entry.name)
+        try:
+            names = os.listdir(own)
+        except OSError as error:
+            raise HostError(
+                f"cannot look into our own control group {own}: {error.strerror}; is it covered?"
+            ) from error
+        for name in names:
+            if match := TREE.fullmatch(name):
+                found[match[1]].append(own / name)
     return found
 
 

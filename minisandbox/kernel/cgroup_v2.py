@@ -226,6 +226,11 @@ def _enter_supervisor_leaf(own: Path) -> None:
     procs = own / "cgroup.procs"
     ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
     inside = {int(pid) for pid in procs.read_text().split()}
+    if 0 in inside:
+        raise HostError(
+            f"control group {own} holds processes outside our pid namespace, which cannot be moved out of it, "
+            f"so it cannot give controllers to sandboxes; {ADVICE}"
+        )
     if (others := inside - ours) and not _is_delegated(own):
         raise HostError(
             f"control group {own} holds {len(others)} processes beside this one (such as {min(others)}), "

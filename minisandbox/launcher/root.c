@@ -21,6 +21,7 @@
 enum { PLAIN = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
 struct root {
+	const struct host *host;
 	const struct slot *slot;
 	const struct request *req;
 	const struct trees *trees;
@@ -62,7 +63,7 @@ static void make_upper(struct root *root)
 		if (mkdirat(disk, directories[i].name, 0700) < 0 ||
 		    fchmodat(disk, directories[i].name, directories[i].mode, 0) < 0)
 			fail(root->to, STAGE_UPPER, (int)i, errno);
-	root->disk_fd = disk_map(disk, root->slot->user_ns_fd);
+	root->disk_fd = root->host->rootless ? disk : disk_map(disk, root->slot->user_ns_fd);
 	if (root->disk_fd < 0) {
 		if (errno != EINVAL)
 			fail(root->to, STAGE_UPPER, -1, errno);
@@ -73,6 +74,12 @@ static void make_upper(struct root *root)
 				fail(root->to, STAGE_UPPER, (int)i, errno);
 	}
 	stage_done(root->to, STAGE_UPPER);
+}
+
+/* Marks of overlayfs are attributes named trusted.*, which only the host's root can set: an ordinary user's are user.*. */
+static const char *marks_of(const struct root *root)
+{
+	return root->host->rootless ? "userxattr" : NULL;
 }
 
 static void attach_layers(const struct root *root, char *lowerdir, size_t size)
@@ -98,15 +105,16 @@ static int overlay_by_path(const struct root *root)
 	const char *const options[][2] = { { "lowerdir", lowerdir },   { "upperdir", "/x/up/u" },
 		                           { "workdir", "/x/up/w" },   { "volatile", NULL },
 		                           { "redirect_dir", "off" },  { "metacopy", "off" },
-		                           { "index", "off" },         { NULL, NULL } };
+		                           { "index", "off" },         { marks_of(root), NULL },
+		                           { NULL, NULL } };
 	return mount_new("overlay", options, PLAIN);
 }
 
 static int overlay_by_fd(const struct root *root)
 {
 	/* what the upper directory says of layers below it by name would be wrong once it is a layer itself */
-	static const char *const options[][2] = { { "volatile", NULL }, { "redirect_dir", "off" }, { "metacopy", "off" },
-		                                  { "index", "off" },   { NULL, NULL } };
+	const char *const options[][2] = { { "volatile", NULL }, { "redirect_dir", "off" }, { "metacopy", "off" },
+		                                  { "index", "off" },   { marks_of(root), NULL },    { NULL, NULL } };
 	cleanup_fd int upper = openat(root->disk_fd, "u", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int work = openat(root->disk_fd, "w", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int context = sys_fsopen("overlay");
@@ -178,13 +186,17 @@ static void make_proc(const struct root *root)
 	if (fstatfs(proc, &st) < 0 || st.f_type != PROC_SUPER_MAGIC)
 		fail(root->to, STAGE_PROC, -1, EINVAL);
 	attach_inside(root, STAGE_PROC, -1, proc, "proc", false);
+	if (root->host->rootless && umount2("/proc", MNT_DETACH) < 0)
+		fail(root->to, STAGE_PROC, -1, errno);
 	stage_done(root->to, STAGE_PROC);
 }
 
 static void make_pts(const struct root *root)
 {
 	char gid[32];
-	const char *const options[][2] = { { "ptmxmode", "666" }, { "mode", "620" }, { "gid", gid }, { NULL, NULL } };
+	const char *options[][2] = { { "ptmxmode", "666" }, { "mode", "620" }, { "gid", gid }, { NULL, NULL } };
+	if (root->host->single_id)
+		options[2][0] = NULL; /* root's group, the only one */
 	(void)snprintf(gid, sizeof gid, "%u", root->slot->uid_base + 5); /* group tty of every Linux distribution */
 	cleanup_fd int pts = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
 	if (pts < 0)
@@ -238,10 +250,10 @@ void root_switch(const struct trees *trees, const struct reporter *to)
 }
 
 /* Make the sandbox's root on /root. */
-struct disk root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
-                       const struct reporter *to)
+struct disk root_build(const struct host *host, const struct slot *slot, const struct request *req,
+                       const struct trees *trees, const struct reporter *to)
 {
-	struct root root = { .slot = slot, .req = req, .trees = trees, .to = to, .plain_fd = -1, .disk_fd = -1,
+	struct root root = { .host = host, .slot = slot, .req = req, .trees = trees, .to = to, .plain_fd = -1, .disk_fd = -1,
 		             .root_fd = -1 };
 	make_disk(&root);
 	make_upper(&root);

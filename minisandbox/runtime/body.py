@@ -31,8 +31,8 @@ _PARTS = (
     "start_failure",
     "stages",
     "_channel",
-    "_commands",
-    "_leftover",
+    "commands",
+    "leftover",
     "_broken",
     "_disk",
 )
@@ -136,7 +136,7 @@ class Movable:
         old._moving = None
         old.break_(error)
         sandbox._broken = None
-        sandbox._commands, sandbox._leftover, sandbox.layers = {}, [], ()
+        sandbox.commands, sandbox.leftover, sandbox.layers = {}, [], ()
         return old
 
     def enter_body(self, fresh: Sandbox) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import trio
 
+from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import DeadlineError, SandboxError, StartError
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.policy import check_policy, filters
 from minisandbox.runtime.advice import advice_for
+from minisandbox.runtime.features import Seen, find_features
 from minisandbox.runtime.finding import Finding
 from minisandbox.runtime.host_checks import check_host
 from minisandbox.runtime.opening import open_supervisor
@@ -48,32 +50,35 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing | None
     """Where the time of a start went; None when there was none."""
 
+    degraded: tuple[str, ...] = ()
+    """What was agreed to be done without, and had to be."""
+
     @property
     def enforceable(self) -> bool:
-        """Whether a sandbox with the default policy holds on this host."""
+        """Whether a sandbox with the default policy holds on this host, but for what is `degraded`."""
         return all(finding.ok is not False for finding in self.findings)
 
 
-async def diagnose(state_dir: Path | None = None) -> Diagnosis:
-    """Look at this host and try sandboxes on it. Cancelled: nothing is left.
-
-    An ordinary user gets the look alone, with root among what is missing.
-    """
-    facts = read_host_facts()
-    trials = _Trials(state_dir)
-    if facts.is_root:
-        await trials.run()
-    return Diagnosis(findings=(*check_host(facts), *trials.findings()), timing=trials.timing)
+async def diagnose(state_dir: Path | None = None, degrade: Collection[str] = ()) -> Diagnosis:
+    """Look at this host and try sandboxes on it, without what `degrade` names. Cancelled: nothing is left."""
+    facts, agreed = read_host_facts(), parse_degradations(degrade)
+    trials = _Trials(state_dir, agreed, facts.landlock_abi)
+    await trials.run()
+    findings = (*check_host(facts, agreed), *trials.features, *trials.findings())
+    return Diagnosis(findings=findings, timing=trials.timing, degraded=trials.degraded)
 
 
 class _Trials:
     """What was tried so far. What could not be tried, since something before it failed, counts as not tried."""
 
-    def __init__(self, state_dir: Path | None) -> None:
-        self._state_dir = state_dir
+    def __init__(self, state_dir: Path | None, agreed: frozenset[Degradation], landlock_abi: int) -> None:
+        self._state_dir, self._agreed, self._landlock_abi = state_dir, agreed, landlock_abi
         self._tried: dict[str, Finding] = {}
         self._step = POLICY
         self.timing: Timing | None = None
+        self.degraded: tuple[str, ...] = ()
+        self.features: list[Finding] = []
+        """What newer kernels do better, where a sandbox could be opened."""
 
     def findings(self) -> list[Finding]:
         """Return one finding for each trial."""
@@ -95,8 +100,9 @@ class _Trials:
             sizes = " and ".join(str(len(program) // FILTER_STEP_BYTES) for program in filters(policy))
             self._pass(f"default, with system call filters of {sizes} steps")
             self._step = LAUNCHER
-            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2, self_test=False)
+            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2, self_test=False, degrade=self._agreed)
             supervisor = await stack.enter_async_context(opening)
+            self.degraded = supervisor.degraded
             self._pass("started and answers")
             self._step = START
             sandbox = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, trace=True))
@@ -107,7 +113,11 @@ class _Trials:
             self._step = LIMIT_PROBES[0].name
             small = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, limits=SMALL))
             for probe in LIMIT_PROBES:
+                if without := probe.without & set(supervisor.degraded):
+                    self._leave_out(probe.name, *without)
+                    continue
                 await self._try(probe.name, partial(_reach_limit, small, probe))
+            self.features = find_features(await _see(sandbox, self._landlock_abi))
             self._step = END
         self._pass("both sandboxes and the launcher are gone, and their control groups")
 
@@ -126,6 +136,9 @@ class _Trials:
         else:
             self._tried[name] = Finding(name=name, ok=ok, detail=detail, advice="" if ok else UNSAFE)
 
+    def _leave_out(self, name: str, *without: Degradation) -> None:
+        self._tried[name] = Finding(name=name, ok=None, detail=f"not tried: done without {', '.join(without)}")
+
     def _pass(self, detail: str) -> None:
         self._tried[self._step] = Finding(name=self._step, ok=True, detail=detail)
 
@@ -139,6 +152,12 @@ async def _look_with(sandbox: Sandbox, probe: Probe, paths: Sequence[str]) -> tu
     if not result.ok:
         return False, f"the probe ended with {result.exit_reason.value} {result.exit_code}: {_text(result.stderr)}"
     return probe.judge(_text(result.stdout), sandbox.policy)
+
+
+async def _see(sandbox: Sandbox, landlock_abi: int) -> Seen:
+    await sandbox.run(["dd", "if=/dev/zero", "of=/dev/null", "bs=32M", "count=1"])
+    result = await sandbox.run(["cat", "/proc/self/mountinfo"])
+    return Seen(mounts=_text(result.stdout), usage=result.usage, landlock_abi=landlock_abi)
 
 
 async def _transfer(sandbox: Sandbox) -> tuple[bool, str]:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+import platform
+from collections.abc import AsyncIterator, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
+from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.images.state import StateDir
-from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree, detect_layout
-from minisandbox.kernel.ids import IdRange, claim_ids
+from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree
+from minisandbox.kernel.ids import Ids, OwnIds, claim_ids
 from minisandbox.kernel.launcher import Launcher, open_launcher
-from minisandbox.kernel.protocol import SLOT_IDS
+from minisandbox.kernel.outer import OuterNamespace, find_outer
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
+from minisandbox.runtime.degraded import check_degradations, find_layout
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
+from minisandbox.runtime.host_checks import kernel_refusal
 from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
@@ -42,39 +46,58 @@ async def open_supervisor(
     engine: str = DEFAULT_ENGINE,
     events: Path | EventReceiver | None = None,
     event_argv: bool = False,
+    degrade: Collection[str] = (),
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
-    started ahead, at most `max_parked` at once. What a dead supervisor of this state directory left is removed first.
-    With `self_test` a sandbox tries what none may do before any is served. `engine` makes the containers of sandboxes
-    that name none. `events`, a file or a function, gets each event of a sandbox's life, with the words of commands if
-    `event_argv`. Raises HostError when none can run here.
+    `state_dir` holds layers and locks; what a dead supervisor left there is removed first. Kinds of sandboxes that are
+    opened often are started ahead, at most `max_parked`. With `self_test` a sandbox tries what none may do. `engine` is
+    for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands if
+    `event_argv`. What cannot be enforced is refused but for what `degrade` names. Raises HostError when none can run.
     """
-    _check_caller(max_sandboxes)
+    agreed, outer = _agreed(degrade, max_sandboxes), find_outer()
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
         state = StateDir.open(state_dir)
-        layout = cgroup_layout or detect_layout()
-        CgroupTree.sweep(layout, state.is_alive)
+        layout = _swept(cgroup_layout or find_layout(outer), state)
+        degraded = check_degradations(layout, outer, agreed)
         lock = stack.enter_context(state.open_instance())
         telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
-        receiver = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
-        ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
-        cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids))
+        receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
+        ids = stack.enter_context(contextlib.closing(OwnIds() if outer else claim_ids(max_sandboxes)))
+        cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids, degraded))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
-        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes)
-        launcher = await open_lasting_launcher(launch, cgroups, telemetry)
-        stack.push_async_callback(launcher.aclose)
-        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes, telemetry)
-        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry)
+        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes, outer)
+        launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
+        slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
+        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, degraded)
         await stack.enter_async_context(_serving(supervisor, slots))
-        if self_test:
-            await run_self_test(supervisor)
-        telemetry.begin(receiver)  # the self-test is nothing that anybody asked for
-        await stack.enter_async_context(serving_status(supervisor, lock.path))
-        yield supervisor
+        await _begin(supervisor, self_test, receive)
+        async with serving_status(supervisor, lock.path):
+            yield supervisor
+
+
+async def _begin(supervisor: Supervisor, self_test: bool, receive: EventReceiver | None) -> None:
+    if self_test:
+        await run_self_test(supervisor)
+    supervisor.telemetry.begin(receive)  # the self-test is nothing that anybody asked for
+
+
+def _swept(layout: CgroupLayout, state: StateDir) -> CgroupLayout:
+    """Remove what dead instances left in the control groups, and return these."""
+    CgroupTree.sweep(layout, state.is_alive)
+    return layout
+
+
+def _agreed(degrade: Collection[str], max_sandboxes: int) -> frozenset[Degradation]:
+    if refusal := kernel_refusal(platform.release(), platform.machine()):
+        raise HostError(
+            f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
+        )
+    if max_sandboxes < 1:
+        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
+    return parse_degradations(degrade)
 
 
 def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
@@ -82,25 +105,13 @@ def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
     return [instance for instance in CgroupTree.instances(layout) if not state.is_alive(instance)]
 
 
-def _check_caller(max_sandboxes: int) -> None:
-    if os.geteuid() != 0:
-        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
-    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
-        raise HostError(
-            "this is root of a user namespace, and minisandbox needs the host's root (a rootless mode is not there yet)"
-            "; in a container, run it without user namespace remapping"
-        )
-    if max_sandboxes < 1:
-        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
-
-
-def _warden_gid(ids: IdRange) -> int:
-    """The group of all inits: the last id of the first slot, which is mapped into no sandbox."""
-    return ids.base + SLOT_IDS - 1
-
-
 async def _open_launcher(
-    reactor: Reactor, cgroups: CgroupTree, ids: IdRange, lock_fd: int, max_sandboxes: int
+    reactor: Reactor,
+    cgroups: CgroupTree,
+    ids: Ids,
+    lock_fd: int,
+    max_sandboxes: int,
+    outer: OuterNamespace | None,
 ) -> Launcher:
     with contextlib.ExitStack() as stack:
         inits_fds = list(cgroups.inits_tasks_fds)
@@ -114,7 +125,8 @@ async def _open_launcher(
             slots=max_sandboxes,
             lock_fd=lock_fd,
             inits_fds=inits_fds,
-            warden_gid=_warden_gid(ids),
+            warden_gid=ids.launcher_warden_gid,
+            outer=outer,
         )
 
 
@@ -136,8 +148,10 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
 
 
 @contextlib.contextmanager
-def _open_cgroups(layout: CgroupLayout, instance: str, ids: IdRange) -> Iterator[CgroupTree]:
-    cgroups = CgroupTree.create(layout, instance, _warden_gid(ids))
+def _open_cgroups(
+    layout: CgroupLayout, instance: str, ids: Ids, degraded: frozenset[Degradation]
+) -> Iterator[CgroupTree]:
+    cgroups = CgroupTree.create(layout, instance, ids.warden_gid, degraded)
     try:
         yield cgroups
     finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
@@ -18,10 +19,11 @@ SURVIVAL_S = 10.0
 _PIDFDS_AT_ONCE = 128
 
 
+@contextlib.asynccontextmanager
 async def open_lasting_launcher(
     spawn: Callable[[], Awaitable[Launcher]], cgroups: CgroupTree, telemetry: Telemetry
-) -> Launcher:
-    """Return a launcher that is replaced when it dies: what it served is gone, and the next start is served anew."""
+) -> AsyncIterator[Launcher]:
+    """Open a launcher that is replaced when it dies: what it served is gone, and the next start is served anew."""
 
     async def respawn() -> Launcher:
         telemetry.launchers_lost += 1
@@ -33,7 +35,10 @@ async def open_lasting_launcher(
 
     launcher = await spawn()
     launcher.respawn = respawn
-    return launcher
+    try:
+        yield launcher
+    finally:
+        await launcher.aclose()
 
 
 async def wait_inits_gone(cgroups: CgroupTree) -> None:

@@ -68,8 +68,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         self.layers = tuple(layer.hold() for layer in options.layers)
         self.ends_at = math.inf if options.lifetime_s is None else time.monotonic() + options.lifetime_s
         self._moving: trio.Event | None = None
-        self._commands: dict[int, Command] = {}
-        self._leftover: list[Command] = []
+        self.commands: dict[int, Command] = {}
+        self.leftover: list[Command] = []
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
         self._disk: DiskAnswer | None = None
@@ -121,8 +121,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         await self.settled()
         # leaf by leaf, never the slot: it holds the leaf of the next command, and since Linux 6.14 a process that is
         # cloned into a group that was killed more often than its parent's is killed at birth (cgroup_post_fork)
-        running = list(self._commands.values())
-        for command in [*running, *self._leftover]:
+        running = list(self.commands.values())
+        for command in [*running, *self.leftover]:
             command.leaf.kill()
         for command in running:
             await command.ended.wait()
@@ -153,7 +153,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
                 command.leaf.kill()  # a limit ends the whole tree, also what the main process left in the background
         finally:
             self.finish(command, counters)
-            if spec.limits.cpu_time_s is not None and command in self._leftover:
+            if spec.limits.cpu_time_s is not None and command in self.leftover:
                 trio.lowlevel.spawn_system_task(watch_background, command, spec.limits.cpu_time_s)
         return result
 
@@ -169,23 +169,23 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         if self._moving is not None:
             raise BusyError("this sandbox is just being sealed or restored; wait for that")
         self.check_open()
-        if len(self._commands) >= RUNS_MAX:
+        if len(self.commands) >= RUNS_MAX:
             raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
         self._numbers += 1
         leaf = self.slot.cgroup.open_run(self.slot.warden_uid, limits.processes)
         command = Command(self._numbers, leaf, self.observer)
-        self._commands[command.number] = command
+        self.commands[command.number] = command
         return command
 
     @property
     def running(self) -> bool:
         """Whether a command or a transfer has not ended yet."""
-        return bool(self._commands)
+        return bool(self.commands)
 
     def remove_leftover(self) -> bool:
         """Remove the leaves of commands that left nothing running, and return whether none stays."""
-        self._leftover = [command for command in self._leftover if not command.leaf.remove()]
-        return not self._leftover
+        self.leftover = [command for command in self.leftover if not command.leaf.remove()]
+        return not self.leftover
 
     def _housekeep(self) -> None:
         """Clear away what ended commands left, and make a leaf ready for the next command."""
@@ -210,12 +210,12 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
     def finish(self, command: Command, counters: Counters | None = None) -> None:
         """Give back what a command that ended held. Its background processes stay, and its leaf until later."""
         command.close_streams()
-        self._commands.pop(command.number, None)
+        self.commands.pop(command.number, None)
         if command.leaf.events_fd >= 0:
             self.reactor.unregister(command.leaf.events_fd)
         if counters is None or not take_back(self.slot.cgroup, command.leaf, counters):
             command.leaf.close_fds()
-            self._leftover.append(command)
+            self.leftover.append(command)
 
     async def abandon(self, command: Command) -> None:
         """Kill the tree of a command and give back what it held, also when cancelled."""
@@ -247,7 +247,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         elif not self.started.is_set():
             self.start_failure = record
             self.started.set()
-        elif (command := self._commands.get(record.id)) is not None:
+        elif (command := self.commands.get(record.id)) is not None:
             command.take(record, fd)
             fd = -1
         elif kind is RecordKind.FAILED and record.id == 0:
@@ -264,7 +264,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
             self.started.set()
             if self._disk is not None:
                 self._disk.done.set()
-            for command in list(self._commands.values()):
+            for command in list(self.commands.values()):
                 command.break_(error)
 
     # ---- the end, called by the supervisor
@@ -275,11 +275,11 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
 
     def take_leaves(self) -> list[RunCgroup]:
         """Return the leaves of all commands, for the caller to remove, once every process of the sandbox is dead."""
-        commands = [*self._commands.values(), *self._leftover]
+        commands = [*self.commands.values(), *self.leftover]
         for command in commands:
             command.close_streams()
             if command.leaf.events_fd >= 0:
                 self.reactor.unregister(command.leaf.events_fd)
-        self._commands.clear()
-        self._leftover.clear()
+        self.commands.clear()
+        self.leftover.clear()
         return [command.leaf for command in commands]

@@ -109,6 +109,15 @@ async def get_tree(
     return tally.report()
 
 
+async def stream_tree(sandbox: Sandbox, path: str, consume: Callable[[int], None]) -> None:
+    """Have a directory inside packed, and let `consume` read the stream, in a thread, from the pipe that it is given.
+
+    Nothing of the stream is looked at here. Raises FileTransferError when the directory cannot be read.
+    """
+    check_path("path", path)
+    await _Transfer(sandbox, "read the tree", path, Tally(None)).run("pack", (0, 0), consume)
+
+
 def _commit(made: Target) -> None:
     try:
         made.commit()

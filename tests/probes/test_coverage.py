@@ -38,7 +38,11 @@ TABLE: dict[int, tuple[str, ...]] = {
     11: ("files/link_carries_nothing_in", "files/link_is_followed_with_the_defence_off", *CHANGING),
     13: ("files/owner_of_a_foreign_file_stays", "files/removing_a_tree_of_ours_spares_what_it_links_to"),
     14: ("archives/member_stays_inside_or_is_refused", "archives/member_leads_out_with_the_defence_off"),
-    15: (NOT_YET + "nothing of ours reads what a sandbox wrote: the judge will",),
+    15: (
+        "data_only/nothing_of_ours_can_turn_data_into_code",
+        "data_only/what_a_sandbox_wrote_is_bytes",
+        "data_only/bomb_acts_with_the_defence_off",
+    ),
     16: ("terminal/terminal_takes_no_injection", "terminal/terminal_takes_injections_without_filters"),
     17: ("ipc/keys_cannot_be_left", "ipc/keys_can_be_left_without_filters", "ipc/keys_are_private_without_filters_too"),
     18: (*INIT, *FILTER_ALONE, "executables/command_cannot_be_reached_before_it_executes"),
@@ -80,11 +84,14 @@ TABLE: dict[int, tuple[str, ...]] = {
     54: ("death/nothing_outlives_its_supervisor", "death/children_outlive_a_killed_parent_with_the_defence_off"),
     55: ("signals/a_signal_to_a_command_that_is_over_hits_nobody",),
     59: ("entries/new_call_works_or_is_unknown", "entries/new_call_is_killed_by_a_careless_filter"),
-    60: (NOT_YET + "there are no compile steps, generators and checkers: the judge will have them",),
+    60: (
+        "data_only/import_of_an_image_executes_nothing",
+        "data_only/compiler_in_a_sandbox_embeds_no_file_of_the_host",
+    ),
     61: (
         "host_files/files_of_the_host_are_absent",
         "host_files/what_is_written_to_one_is_absent_from_others",
-        NOT_YET + "hidden tests and rewards, which come with the judge",
+        "data_only/hidden_tests_are_absent_before_during_and_after",
     ),
     62: ("nested/product_refuses_to_run_in_its_own_sandbox", "nested/product_works_in_a_box_that_lacks_nothing"),
     63: (
@@ -92,7 +99,12 @@ TABLE: dict[int, tuple[str, ...]] = {
         "root_switch/ways_lead_out_of_a_chroot",
         "root_switch/ways_lead_beneath_a_root_that_may_be_unmounted",
     ),
-    64: (*INIT, "root_switch/no_way_leads_out_of_the_root", NOT_YET + "from a forked template: there are none"),
+    64: (
+        *INIT,
+        "root_switch/no_way_leads_out_of_the_root",
+        "root_switch/no_way_leads_out_of_one_started_ahead",
+        NOT_YET + "from a forked template: there are none",
+    ),
 }
 """Each test as module/name, both without their `test_`."""
 

@@ -28,10 +28,11 @@ from pathlib import Path
 from minisandbox import open_supervisor
 async def main():
     async with open_supervisor(state_dir=Path(sys.argv[1])) as supervisor, supervisor.open_sandbox() as sandbox:
-        await sandbox.run(["python3", "-c", sys.argv[2]], on_stdout=lambda _: print("ready", flush=True))
+        while True:
+            await sandbox.run(["python3", "-c", sys.argv[2]], on_stdout=lambda _: print("ready", flush=True))
 trio.run(main)
 """
-"""A process of its own with a supervisor and a sandbox in which something runs."""
+"""A process of its own with a supervisor and a sandbox in which something runs, again when it reached a limit."""
 
 DEAF = """
 import os, signal, sys, time

@@ -32,11 +32,12 @@ UNKNOWN_NUMBERS = ("0x400", "0x43f")
 
 
 def skip_where_missing(survey: Survey, name: str) -> None:
-    """Skip where the kernel has no such entry, and so nothing to defend."""
+    """Skip where the kernel has no such entry, and so nothing to defend: its getpid then is none."""
+    entry = name.rpartition("-")[0]
     if name not in survey[Defence.OFF]:
         pytest.skip("this architecture has one way into its kernel")
-    if survey[Defence.OFF][name] in ("ENOSYS", "SIGSEGV"):
-        pytest.skip(f"this kernel has no entry {name.rpartition('-')[0]}")
+    if survey[Defence.OFF][f"{entry}-getpid"] in ("ENOSYS", "SIGSEGV"):
+        pytest.skip(f"this kernel has no entry {entry}")
 
 
 def test_every_entry_is_listed(entry_survey: Survey) -> None:
@@ -44,6 +45,7 @@ def test_every_entry_is_listed(entry_survey: Survey) -> None:
     assert set(entry_survey[Defence.DEFAULT]) <= set(ENTRIES)
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("defence", FILTERED, ids=lambda defence: defence.value)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_foreign_entry_is_the_end_of_the_process(entry_survey: Survey, defence: Defence, name: str) -> None:
@@ -53,7 +55,8 @@ def test_foreign_entry_is_the_end_of_the_process(entry_survey: Survey, defence: 
 
     if entry_survey[defence][name] != "SIGSYS":
         skip_where_missing(entry_survey, name)
-    assert "SIGSYS" == entry_survey[defence][name]
+    # SIGKILL: some kernels cannot deliver a signal to a process that is in the middle of a far call
+    assert entry_survey[defence][name] in ("SIGSYS", "SIGKILL")
 
 
 @pytest.mark.parametrize("defence", [Defence.UNFILTERED, Defence.OFF], ids=lambda defence: defence.value)

@@ -54,6 +54,7 @@ def check(defence: Defence, seen: Mapping[str, str]) -> None:
     assert {"/proc/1/root", "/proc/1/cwd"} == {name for name, outcome in places.items() if outcome != "own"}
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: Path, defence: Defence) -> None:
     """Rows 24, 63 and 64: by chroot, by an old descriptor, by `..` from each mount, by unmounting.
@@ -78,6 +79,18 @@ async def test_no_way_leads_out_of_the_root(supervisor: Supervisor, probe_dir: P
 
     check(defence, first)
     check(defence, second)
+
+
+async def test_no_way_leads_out_of_one_started_ahead(supervisor: Supervisor, probe_dir: Path) -> None:
+    """Row 64: a sandbox that was started before anybody asked for it, in a slot that others had, is no other."""
+    policy, binds = policy_of(Defence.DEFAULT), [probe_bind(probe_dir)]
+    while not supervisor.parking.parked:
+        async with supervisor.open_sandbox(policy=policy, binds=binds):
+            pass
+    async with supervisor.open_sandbox(policy=policy, binds=binds) as sandbox:
+        seen = await ask(sandbox)
+
+    check(Defence.DEFAULT, seen)
 
 
 @pytest.mark.parametrize("way", ["chroot", "descriptor", "working-directory"])

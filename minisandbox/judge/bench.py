@@ -1,0 +1,110 @@
+"""Where cells are run: fresh sandboxes from the trusted rootfs, with a submission's files laid down in them.
+
+It owns no sandbox itself: each is closed, and everything in it gone, at the end of its block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from minisandbox.images.rootfs import Rootfs
+from minisandbox.judge.assignment import INNER_ROOT, Assignment
+from minisandbox.judge.evidence import printable
+from minisandbox.judge.idle import IdleGuard
+from minisandbox.judge.layout import ManifestArchive
+from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome
+from minisandbox.judge.store import Store
+from minisandbox.policy import Policy, load_policy
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.spec import ExitReason, Limits, Result
+
+PINNED = {
+    "HOME": "/nonexistent",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "TMPDIR": "/tmp",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Variables that would otherwise differ from host to host, and that programs depend on."""
+
+_OUTCOMES = {
+    ExitReason.CPU_TIME: Outcome.TLE,
+    ExitReason.WALL_TIME: Outcome.ILE,
+    ExitReason.MEMORY: Outcome.MLE,
+    ExitReason.OUTPUT: Outcome.OLE,
+    ExitReason.DISK: Outcome.OLE,
+    ExitReason.PROCESSES: Outcome.RTE,
+    ExitReason.SIGNALED: Outcome.RTE,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """What a kind runs its cells with."""
+
+    supervisor: Supervisor
+    rootfs: Rootfs
+    store: Store
+    assignment: Assignment
+    manifest: Manifest
+    seed: bytes
+    products: dict[str, bytes] = field(default_factory=dict)
+    """What build cells made, by name."""
+
+    @contextlib.asynccontextmanager
+    async def open_cell(self, budget: Budget, *, manifest: Manifest | None = None) -> AsyncIterator[Sandbox]:
+        """Open a fresh sandbox for the block, with the files of a manifest in it when one is given."""
+        async with self.supervisor.open_sandbox(
+            rootfs=self.rootfs,
+            policy=cell_policy(),
+            limits=budget.limits(),
+            env={**PINNED, **self.assignment.environment.variables},
+            hostname="cell",
+        ) as sandbox:
+            if manifest is not None:
+                await sandbox.put_tree(ManifestArchive(manifest, self.store), INNER_ROOT)
+            yield sandbox
+
+    def usage(self, name: str, result: Result, *notes: str) -> CellUsage:
+        """Return what was measured of the command that a cell is about."""
+        return usage_of(name, result, self.assignment.budget, notes)
+
+
+@functools.cache
+def cell_policy() -> Policy:
+    """Return the policy of cells: that of programs which are only run to be judged, its limits left to budgets."""
+    return msgspec.structs.replace(load_policy("strict"), limits=Limits(disk_inodes=65_536, open_files=256))
+
+
+def outcome_of(result: Result, guard: IdleGuard) -> Outcome:
+    """Return what the end of a program says about it; AC means that it ended well, whatever it answered."""
+    if guard.ended_it:
+        return Outcome.ILE
+    if result.exit_reason is not ExitReason.EXITED:
+        return _OUTCOMES[result.exit_reason]
+    if result.stdout_truncated:
+        return Outcome.OLE
+    return Outcome.AC if result.exit_code == 0 else Outcome.RTE
+
+
+def usage_of(name: str, result: Result, budget: Budget, notes: tuple[str, ...] = ()) -> CellUsage:
+    """Return the usage of a cell whose budget this was."""
+    cpu_time_s, memory_bytes = result.usage.cpu_time_s, result.usage.memory_peak_bytes
+    return CellUsage(
+        name=name,
+        cpu_time_s=cpu_time_s,
+        wall_time_s=result.usage.wall_time_s,
+        memory_peak_bytes=memory_bytes,
+        marginal=(cpu_time_s or 0.0) > 0.5 * budget.cpu_time_s or (memory_bytes or 0) > 0.5 * budget.memory_bytes,
+        notes=tuple(printable(note) for note in notes if note),
+    )

@@ -1,0 +1,156 @@
+"""Programs of the task's own: checkers, which read an output, and interactors, which talk with a submission.
+
+Each runs in sandboxes of its own, since what it reads is a stranger's: one that an output breaks is no way out. Between
+an interactor and a submission are two pipes and this process, which passes bytes on, so many and no more, unread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import trio
+
+from minisandbox.errors import UsageError
+from minisandbox.judge.assignment import INNER_ROOT, Interactive, Program, StdioWork, TestCase
+from minisandbox.judge.bench import Bench, outcome_of
+from minisandbox.judge.idle import guarding
+from minisandbox.judge.languages import BUILT, LANGUAGES, PROGRAM
+from minisandbox.judge.spec import Budget, Outcome
+from minisandbox.runtime.process import Process
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.spec import ExitReason, Result
+
+BUDGET = Budget(cpu_time_s=60.0, memory_bytes=1 << 30, disk_bytes=512 << 20)
+BUILT_MAX_BYTES = 64 << 20
+SOURCE = "/task/program"
+INPUT, OUTPUT, ANSWER, FEEDBACK = "/task/input", "/task/output", "/task/answer", "/tmp/feedback"
+
+ANSWERS = {
+    "testlib": {0: Outcome.AC, 1: Outcome.WA, 2: Outcome.WA},
+    "kattis": {42: Outcome.AC, 43: Outcome.WA},
+}
+"""What an exit code says, by convention; every other one is a failure of the program, and so of ours."""
+
+_CHUNK_BYTES = 1 << 16
+_OVER = frozenset({Outcome.TLE, Outcome.ILE, Outcome.MLE, Outcome.OLE})
+
+
+async def check(program: Program, case: TestCase, output: bytes, bench: Bench) -> Outcome:
+    """Return what a checker says of an output. Raises UsageError when it says nothing."""
+    async with _open(program, case, bench) as sandbox:
+        command = _command(program)
+        if program.convention == "kattis":
+            result = await sandbox.run([*command, INPUT, ANSWER, FEEDBACK], stdin=output, cwd="/tmp")
+        else:
+            await sandbox.write_file(OUTPUT, output)
+            result = await sandbox.run([*command, INPUT, OUTPUT, ANSWER], cwd="/tmp")
+    return _answer(program, result)
+
+
+@contextlib.asynccontextmanager
+async def _open(program: Program, case: TestCase, bench: Bench) -> AsyncIterator[Sandbox]:
+    """Open a cell with a program of the task and its files."""
+    if program.language not in LANGUAGES or program.convention not in ANSWERS:
+        raise UsageError(f"there is no language {program.language!r} or no convention {program.convention!r}")
+    built = await _build(program, bench) if LANGUAGES[program.language].build else b""
+    async with bench.open_cell(BUDGET) as sandbox:
+        await sandbox.run(["mkdir", "/task"], user="root")
+        await sandbox.run(["mkdir", FEEDBACK])
+        await sandbox.write_file(INPUT, case.input)
+        await sandbox.write_file(ANSWER, case.answer)
+        if built:
+            await sandbox.write_file(PROGRAM, built, mode=0o755)
+        else:
+            await sandbox.write_file(SOURCE, program.source)
+        yield sandbox
+
+
+async def _build(program: Program, bench: Bench) -> bytes:
+    """Return a program of the task, compiled; once for all tests."""
+    if "task" not in bench.products:
+        source = f"{SOURCE}.{'cc' if program.language == 'cpp' else program.language}"
+        async with bench.open_cell(BUDGET) as sandbox:
+            await sandbox.run(["mkdir", "/task"], user="root")
+            await sandbox.write_file(source, program.source)
+            result = await sandbox.run(LANGUAGES[program.language].build_command(source), cwd="/tmp")
+            if not result.ok:
+                raise UsageError(f"the task's own program does not compile: {result.stderr[:500]!r}")
+            bench.products["task"] = await sandbox.read_file(BUILT, max_bytes=BUILT_MAX_BYTES)
+    return bench.products["task"]
+
+
+def _command(program: Program) -> list[str]:
+    return LANGUAGES[program.language].run_command(SOURCE)
+
+
+def _answer(program: Program, result: Result) -> Outcome:
+    codes = ANSWERS[program.convention]
+    if result.exit_reason is not ExitReason.EXITED or result.exit_code not in codes:
+        raise UsageError(
+            f"the task's own program ended with {result.exit_reason.value}, exit code {result.exit_code}, which is no "
+            f"answer by the convention {program.convention}"
+        )
+    return codes[result.exit_code]
+
+
+async def interact(
+    work: StdioWork, case: TestCase, sandbox: Sandbox, command: list[str], bench: Bench
+) -> tuple[Outcome, Result]:
+    """Let a submission talk with the task's interactor, and return what that says, and how the submission ended.
+
+    A submission beyond its budget is that first, then whatever the interactor says of it, then how it ended.
+    """
+    assert isinstance(work.checker, Interactive)
+    program = work.checker.program
+    budget = bench.assignment.budget
+    async with _open(program, case, bench) as other:
+        files = [INPUT, ANSWER, FEEDBACK] if program.convention == "kattis" else [INPUT, OUTPUT, ANSWER]
+        async with (
+            guarding(sandbox, budget.idle_s) as guard,
+            await other.start([*_command(program), *files], cwd="/tmp") as theirs,
+            await sandbox.start(command, cwd=INNER_ROOT) as ours,
+            trio.open_nursery() as nursery,
+        ):
+            for process in (ours, theirs):
+                nursery.start_soon(_discard, process)
+            nursery.start_soon(_relay, theirs, ours, BUDGET.output_bytes)
+            over = trio.Event()
+            nursery.start_soon(_relay, ours, theirs, budget.output_bytes, over)
+            said, ended = await _wait_both(ours, theirs, program)
+            nursery.cancel_scope.cancel()
+    outcome = Outcome.OLE if over.is_set() else outcome_of(ended, guard)
+    if outcome in _OVER:
+        return outcome, ended
+    verdict = _answer(program, said)
+    return (verdict if verdict is not Outcome.AC else outcome), ended
+
+
+async def _wait_both(ours: Process, theirs: Process, program: Program) -> tuple[Result, Result]:
+    """Wait for both ends; a submission is not waited for once the interactor has refused it."""
+    said = await theirs.wait()
+    if ANSWERS[program.convention].get(said.exit_code or 0) is Outcome.WA:
+        with trio.move_on_after(1.0):  # it may have ended by itself, for a reason that counts more
+            return said, await ours.wait()
+        await ours.kill()
+    return said, await ours.wait()
+
+
+async def _relay(source: Process, target: Process, most_bytes: int, over: trio.Event | None = None) -> None:
+    """Pass bytes on until the source ends, or there are too many; the target sees the end."""
+    while chunk := await source.stdout.receive_some(_CHUNK_BYTES):
+        most_bytes -= len(chunk)
+        if most_bytes < 0:
+            if over is not None:
+                over.set()
+            await source.kill()
+            break
+        # of one that is gone nothing is kept, or the other would wait for a reader
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await target.stdin.send_all(chunk)
+    await target.stdin.aclose()
+
+
+async def _discard(process: Process) -> None:
+    while await process.stderr.receive_some(_CHUNK_BYTES):
+        pass

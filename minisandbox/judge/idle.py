@@ -1,0 +1,46 @@
+"""The guard against programs that wait: it looks at what they use, not at a clock, which a busy host stretches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import trio
+
+from minisandbox.errors import SandboxError
+from minisandbox.runtime.background import background
+from minisandbox.runtime.sandbox import Sandbox
+
+LEAST_SHARE = 0.01
+"""Of a processor: what even a program beside many others gets, and one that waits does not use."""
+
+LOOKS = 5
+"""How often it looks in the time that a program may wait."""
+
+
+class IdleGuard:
+    """Kills what runs in a sandbox when it has used next to nothing for too long."""
+
+    def __init__(self, sandbox: Sandbox, idle_s: float) -> None:
+        self._sandbox, self._idle_s = sandbox, idle_s
+        self.ended_it = False
+
+    async def watch(self) -> None:
+        """Look until it ended what it guards, or is cancelled."""
+        looks: list[float] = []
+        while True:
+            looks.append(sum(command.leaf.cpu_time_s() for command in self._sandbox.commands.values()))
+            if len(looks) > LOOKS and looks[-1] - looks[-1 - LOOKS] < LEAST_SHARE * self._idle_s:
+                self.ended_it = True
+                with contextlib.suppress(SandboxError):  # it is gone, and what ran in it
+                    await self._sandbox.kill_all()
+                return
+            await trio.sleep(self._idle_s / LOOKS)
+
+
+@contextlib.asynccontextmanager
+async def guarding(sandbox: Sandbox, idle_s: float) -> AsyncIterator[IdleGuard]:
+    """Guard the commands of a sandbox during the block."""
+    guard = IdleGuard(sandbox, idle_s)
+    async with background(guard.watch):
+        yield guard

@@ -1,0 +1,1 @@
+"""The kinds of tasks, one module each, behind the interface of `minisandbox.judge.kind`."""

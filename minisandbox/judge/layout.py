@@ -1,0 +1,60 @@
+"""A manifest as an archive that is laid down in a cell. The archive is made here, of names that were checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from minisandbox.judge.evidence import Code, evidence
+from minisandbox.judge.spec import Artifact, Budget, Manifest
+from minisandbox.judge.store import Store
+from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
+
+
+class ManifestArchive:
+    """Reads as a tar archive of a manifest's files. Every one belongs to root and can be read by all."""
+
+    def __init__(self, manifest: Manifest, store: Store) -> None:
+        self._chunks = self._pack(manifest, store)
+        self._rest = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes, none at the end."""
+        while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
+            self._rest += chunk
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+    @staticmethod
+    def _pack(manifest: Manifest, store: Store) -> Iterator[bytes]:
+        for file in manifest.files:
+            content = b"" if file.link else store.get(file.sha256)
+            yield encode_entry(_entry(file))
+            for at in range(0, len(content), _CHUNK_BYTES):
+                yield content[at : at + _CHUNK_BYTES]
+            yield padding(len(content))
+        yield END
+
+
+def _entry(file: Artifact) -> Entry:
+    if file.link:
+        return Entry(Kind.SYMLINK, file.path, mode=0o777, target=file.link)
+    return Entry(Kind.FILE, file.path, mode=0o755 if file.executable else 0o644, size=file.size)
+
+
+_CHUNK_BYTES = 1 << 16
+"""Of a file, no more than this is copied again for each read."""
+
+_PAGE_BYTES = 4096
+_FILE_BYTES = 1024
+"""What a file system in memory needs for a name and an inode, with some to spare."""
+
+
+def fitting(manifest: Manifest, budget: Budget) -> Manifest:
+    """Return a manifest, rejected when its files are more than a cell of this budget could hold and still run."""
+    needed = sum(-(-file.size // _PAGE_BYTES) * _PAGE_BYTES + _FILE_BYTES for file in manifest.files)
+    if needed <= min(budget.disk_bytes, budget.memory_bytes // 2):
+        return manifest
+    found = evidence(Code.E23_OVER_BOUNDS, paths=("(all files together)",))
+    return msgspec.structs.replace(manifest, rejected=True, evidence=(*manifest.evidence, found))

@@ -1,0 +1,162 @@
+"""A task from a directory: `judge.toml`, and the tests beside it. Nothing but this module knows that form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minisandbox.document import Document, read_document
+from minisandbox.errors import TaskError
+from minisandbox.judge.assignment import (
+    Assignment,
+    Call,
+    Declared,
+    Environment,
+    External,
+    FunctionWork,
+    Interactive,
+    Program,
+    StdioWork,
+    TestCase,
+    Work,
+)
+from minisandbox.judge.checkers import Checker, Tokens
+from minisandbox.judge.decide import Scoring
+from minisandbox.judge.frames import FrameError, encode
+from minisandbox.judge.spec import Budget, Integrity
+
+FILE_NAME = "judge.toml"
+MAX_TEST_BYTES = 64 << 20
+
+
+class _Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    file: str
+    language: str
+    convention: str = "testlib"
+
+
+class _Stdio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    language: str
+    source: str
+    tests: str = "tests"
+    checker: Checker = Tokens()
+    external: _Program | None = None
+    interactor: _Program | None = None
+
+
+class _Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    function: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    expected: Any = None
+    raises: str | None = None
+
+
+class _Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    module: str
+    tolerance: float | None = None
+    calls: list[_Call]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    name: str
+    stdio: _Stdio | None = None
+    function: _Function | None = None
+    artifacts: Declared = Declared()
+    environment: Environment = Environment()
+    budget: Budget = Budget()
+    scoring: Scoring = Scoring.ALL
+    integrity: Integrity = Integrity.L4
+    certificate: str | None = None
+
+
+def load_task(directory: Path) -> Assignment:
+    """Return the task in a directory. Raises TaskError where its files are wrong or it has no tests."""
+    document = read_document(directory / FILE_NAME, TaskError)
+    with document.at():
+        file = document.convert(_File)
+    if file.format != 1:
+        raise document.error(("format",), f"format {file.format} is not known; this is format 1")
+    if (file.stdio is None) == (file.function is None):
+        raise TaskError("a task has exactly one of [stdio] and [function]", document.path)
+    work: Work
+    if file.stdio is not None:
+        work = _stdio(file.stdio, directory, document)
+    else:
+        assert file.function is not None
+        work = _function(file.function, document)
+    return Assignment(
+        name=file.name,
+        work=work,
+        declared=file.artifacts,
+        environment=file.environment,
+        budget=file.budget,
+        scoring=file.scoring,
+        integrity=file.integrity,
+        certificate=file.certificate,
+    )
+
+
+def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:
+    checker: Checker | External | Interactive = table.checker
+    if table.external is not None and table.interactor is not None:
+        raise document.error(("stdio",), "a task has one of external and interactor, not both")
+    if table.external is not None:
+        checker = External(program=_program(table.external, directory))
+    if table.interactor is not None:
+        checker = Interactive(program=_program(table.interactor, directory))
+    inputs = sorted((directory / table.tests).glob("*.in"))
+    answers = {path.stem: path for path in (directory / table.tests).glob("*.ans")}
+    if not inputs:
+        raise document.error(("stdio", "tests"), f"there is no test: no file *.in in {table.tests}")
+    needs_answers = table.external is None and table.interactor is None
+    cases = []
+    for path in inputs:
+        if needs_answers and path.stem not in answers:
+            raise TaskError(f"there is no {path.stem}.ans beside it, which its output is compared with", path)
+        answer = answers.pop(path.stem, None)
+        cases.append(TestCase(id=path.stem, input=_read(path), answer=b"" if answer is None else _read(answer)))
+    if answers:
+        raise TaskError("there is no input of that name beside it", min(answers.values()))
+    return StdioWork(language=table.language, source=table.source, cases=tuple(cases), checker=checker)
+
+
+def _program(table: _Program, directory: Path) -> Program:
+    return Program(source=_read(directory / table.file), language=table.language, convention=table.convention)
+
+
+def _function(table: _Function, document: Document) -> FunctionWork:
+    if not table.calls:
+        raise document.error(("function", "calls"), "there is no test: no calls")
+    calls = []
+    for number, item in enumerate(table.calls):
+        try:
+            calls.append(
+                Call(
+                    id=item.id,
+                    function=item.function,
+                    arguments=encode((tuple(item.args), item.kwargs)),
+                    expected=encode(item.expected),
+                    raises=item.raises,
+                )
+            )
+        except FrameError as error:
+            raise document.error(("function", "calls", number), f"not plain data: {error}") from error
+    if len({call.id for call in calls}) != len(calls):
+        raise document.error(("function", "calls"), "two calls have one id")
+    return FunctionWork(module=table.module, calls=tuple(calls), tolerance=table.tolerance)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TEST_BYTES + 1)
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error.strerror}", path) from error
+    if len(content) > MAX_TEST_BYTES:
+        raise TaskError(f"larger than {MAX_TEST_BYTES} bytes", path)
+    return content
