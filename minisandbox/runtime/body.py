@@ -70,9 +70,13 @@ class Movable:
 
     async def settled(self) -> None:
         """Wait until the sandbox is not being moved. Raises ClosedError or BrokenError when it cannot be used."""
+        await self.wait_moved()
+        self._itself().check_open()
+
+    async def wait_moved(self) -> None:
+        """Wait until the sandbox is not being moved, whatever came of it."""
         while self._moving is not None:
             await self._moving.wait()
-        self._itself().check_open()
 
     def begin_move(self) -> None:
         """Let nothing begin in it until `end_move`. Nothing may have awaited since `settled`."""
@@ -84,11 +88,6 @@ class Movable:
         if self._moving is not None:
             self._moving.set()
             self._moving = None
-
-    @property
-    def moving(self) -> bool:
-        """Whether it is just being moved."""
-        return self._moving is not None
 
     def is_quiet(self) -> bool:
         """Return whether nothing runs inside, not even in the background; what ended there is cleared away then."""
@@ -124,7 +123,7 @@ class Movable:
             sandbox._disk = None
         if answer.fd < 0:
             sandbox.check_open()
-            raise HostError("this kernel cannot keep the disk of a sandbox as a snapshot: that needs Linux 6.15")
+            raise HostError("the disk of this sandbox cannot be kept as a snapshot: that needs root, and Linux 6.15")
         return answer.fd
 
     def leave_body(self, error: BrokenError | ClosedError) -> Sandbox:

@@ -16,7 +16,7 @@ import trio
 
 from minisandbox.binds import Bind
 from minisandbox.degradation import Degradation
-from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, SandboxError, StartError
+from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.images.state import StateDir
@@ -270,9 +270,7 @@ class Supervisor(Inspected):
         Shielded. A second call waits for nothing and does nothing: the supervisor may have closed it already.
         """
         with trio.CancelScope(shield=True):
-            while sandbox.moving:
-                with contextlib.suppress(SandboxError):
-                    await sandbox.settled()
+            await sandbox.wait_moved()
             if self._sandboxes.pop(sandbox.number, None) is None:
                 return
             sandbox.break_(ClosedError("the sandbox was closed"))
