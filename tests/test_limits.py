@@ -12,6 +12,8 @@ from minisandbox import Bind, ExitReason, FileTransferError, Limits, Sandbox, Su
 from tests import observer
 from tests.facts import IS_USER_MODE_LINUX, NO_MEMORY_TO_EXECUTE
 
+pytestmark = pytest.mark.enforces("control-groups", "memory-limit", "processes-limit")
+
 MIB = 1 << 20
 PROMPT_S = 10.0
 HOG = "while :; do :; done"

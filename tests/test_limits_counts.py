@@ -8,6 +8,8 @@ import trio
 from minisandbox import ExitReason, Limits, Sandbox, Supervisor
 from tests import observer
 
+pytestmark = pytest.mark.enforces("control-groups", "memory-limit", "processes-limit")
+
 MIB = 1 << 20
 PROMPT_S = 20.0
 

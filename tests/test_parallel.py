@@ -48,6 +48,7 @@ needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="the host
 
 
 @needs_fuse
+@pytest.mark.requires_root
 async def test_a_start_that_never_becomes_ready_holds_no_other(no_parking: Supervisor, tmp_path: Path) -> None:
     """Report 1, tool report 40: of 64 starts at once one hangs in the kernel; the others are ready in time."""
     supervisor, ready = no_parking, []
@@ -79,6 +80,7 @@ async def test_a_start_that_never_becomes_ready_holds_no_other(no_parking: Super
 
 
 @needs_fuse
+@pytest.mark.requires_root
 async def test_a_start_has_a_deadline(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tool report 40: a start that hangs is given up, retryable, and leaves nothing."""
     monkeypatch.setattr("minisandbox.runtime.supervisor.STEP_DEADLINE_S", 0.3)

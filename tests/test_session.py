@@ -31,6 +31,8 @@ from minisandbox import (
 )
 from minisandbox.runtime.shell_driver import Report, ReportReader
 
+pytestmark = pytest.mark.enforces("control-groups")
+
 MARK = "4711.25"
 """An odd number of seconds to sleep, so that such a process can be told from others."""
 

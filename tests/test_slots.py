@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from minisandbox import BrokenError, BusyError, Limits, StartError, open_supervisor
 from minisandbox.kernel.cgroup import CgroupTree, detect_layout
+from minisandbox.kernel.ids import IdRange
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import SLOT_IDS
 from minisandbox.runtime.background import background
@@ -64,7 +65,7 @@ class Namespaces:
 @contextlib.asynccontextmanager
 async def pool_of(tree: CgroupTree, namespaces: Namespaces, limit: int) -> AsyncIterator[SlotPool]:
     """A pool that takes slots back."""
-    pool = SlotPool(cast(Launcher, namespaces), tree, BASE, limit, Telemetry(""))
+    pool = SlotPool(cast(Launcher, namespaces), tree, IdRange(BASE, []), limit, Telemetry(""))
     async with background(pool.serve):
         yield pool
 

@@ -146,7 +146,7 @@ def test_path_that_is_not_absolute_and_short_is_refused(path: str) -> None:
 
 @pytest.mark.requires_root
 def test_ordinary_user_must_name_a_directory() -> None:
-    """The default belongs to root."""
+    """The default is in the home of a user, who may have none."""
     os.seteuid(65534)
     try:
         with pytest.raises(UsageError, match="give one of your own"):

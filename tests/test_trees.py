@@ -176,6 +176,7 @@ async def test_unreadable_directories_can_be_got_and_deleted(sandbox: Sandbox, t
     shutil.rmtree(tmp_path / "out")
 
 
+@pytest.mark.requires_root
 async def test_special_files_are_skipped_and_reported(sandbox: Sandbox, tmp_path: Path) -> None:
     """Tool report 56: neither a FIFO blocks nor a device is read, in either direction."""
     there = tmp_path / "there"
@@ -410,6 +411,7 @@ async def test_a_tree_beyond_its_bounds_is_refused(sandbox: Sandbox, tmp_path: P
     assert (await sandbox.run("true")).ok
 
 
+@pytest.mark.requires_root
 async def test_a_full_host_is_our_error(sandbox: Sandbox, tmp_path: Path) -> None:
     """It is no fault of what is in the sandbox, and nothing stays."""
     os.mkdir(tmp_path / "small")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisandbox.cli.options import add_common_options, state_dir
+from minisandbox.cli.options import add_common_options, add_degrade_option, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   sudo minisandbox doctor
+  minisandbox doctor --degrade single-id
   minisandbox doctor --json
 
 exit codes: 0 when the default policy can be enforced on this host, 1 when something that it needs is missing."""
@@ -31,6 +32,7 @@ def add_parser(commands: Any) -> None:
         description="Look at this host, run a sandbox on it, and say what it gives, what is missing and how to get it.",
         epilog=EXAMPLES,
     )
+    add_degrade_option(parser)
     add_common_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(serve=serve)
@@ -41,13 +43,14 @@ def serve(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         if sys.stderr.isatty():
             stack.enter_context(console_of("stderr").status("trying a sandbox on this host"))
-        diagnosis = run_until_signal(partial(_diagnose, state_dir(options)))
+        diagnosis = run_until_signal(partial(_diagnose, state_dir(options), tuple(options.degrade)))
     if options.json:
         print_json(
             {
                 "enforceable": diagnosis.enforceable,
                 "findings": diagnosis.findings,
                 "timing": diagnosis.timing,
+                "degraded": diagnosis.degraded,
             }
         )
     else:
@@ -55,10 +58,10 @@ def serve(options: argparse.Namespace) -> int:
     return 0 if diagnosis.enforceable else 1
 
 
-async def _diagnose(place: Path | None) -> Diagnosis:
+async def _diagnose(place: Path | None, degrade: tuple[str, ...]) -> Diagnosis:
     from minisandbox.runtime.doctor import diagnose
 
-    return await diagnose(place)
+    return await diagnose(place, degrade)
 
 
 MARKS = {True: ("ok", "green"), False: ("no", "bold red"), None: ("--", "yellow")}
@@ -79,5 +82,8 @@ def _print(diagnosis: Diagnosis) -> None:
     if missing:
         verdict = f"The default policy cannot be enforced on this host. Missing: {', '.join(missing)}."
         console.print(f"\n{verdict}", style="bold red", soft_wrap=True)
+    elif diagnosis.degraded:
+        verdict = f"The default policy can be enforced on this host, but for: {', '.join(diagnosis.degraded)}."
+        console.print(f"\n{verdict}", style="yellow", soft_wrap=True)
     else:
         console.print("\nThe default policy can be enforced on this host.", style="bold green")

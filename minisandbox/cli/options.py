@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from minisandbox.binds import Bind
+from minisandbox.degradation import Degradation
 from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
@@ -77,6 +78,7 @@ class SandboxOptions:
     env: dict[str, str]
     cwd: str
     trace: bool
+    degrade: tuple[str, ...] = ()
     terminal: bool = False
 
 
@@ -109,6 +111,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
     _add_limit_options(parser)
     add_common_options(parser)
+    add_degrade_option(parser)
     parser.add_argument("--trace", action="store_true", help="measure each step of the start")
 
 
@@ -144,9 +147,21 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="where layers are kept ($MINISANDBOX_STATE_DIR, else /var/lib/minisandbox)",
+        help="where layers are kept ($MINISANDBOX_STATE_DIR, else /var/lib/minisandbox or ~/.local/state/minisandbox)",
     )
     add_debug_option(parser)
+
+
+def add_degrade_option(parser: argparse.ArgumentParser) -> None:
+    """Add --degrade, for what the host cannot enforce."""
+    parser.add_argument(
+        "--degrade",
+        action="append",
+        default=[],
+        choices=[str(name) for name in Degradation],
+        metavar="NAME",
+        help=f"do without a protection that this host cannot enforce: {', '.join(Degradation)}; repeatable",
+    )
 
 
 def add_debug_option(parser: argparse.ArgumentParser) -> None:
@@ -169,6 +184,7 @@ def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
         env=dict(map(parse_variable, options.env)),
         cwd=options.cwd,
         trace=options.trace,
+        degrade=tuple(options.degrade),
     )
 
 

@@ -19,7 +19,9 @@ from minisandbox.runtime.sandbox import Sandbox
 @contextlib.asynccontextmanager
 async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
     """Open a supervisor for one sandbox, and that sandbox. Cancelled: nothing is left of either."""
-    async with open_supervisor(state_dir=chosen.state_dir, max_sandboxes=1, engine=chosen.engine) as supervisor:
+    async with open_supervisor(
+        state_dir=chosen.state_dir, max_sandboxes=1, engine=chosen.engine, degrade=chosen.degrade
+    ) as supervisor:
         rootfs = await trio.to_thread.run_sync(partial(_find_rootfs, supervisor.state, chosen))
         async with supervisor.open_sandbox(
             rootfs=rootfs,

@@ -35,6 +35,7 @@ import msgspec
 
 from minisandbox.errors import RootfsError, StateError
 from minisandbox.images.lock import locked
+from minisandbox.images.owner import shown_ids
 from minisandbox.images.state import StateDir, reporting, sync_directory
 from minisandbox.images.tree import Step, Visit, walk
 
@@ -220,7 +221,7 @@ def _record(visit: Visit) -> bytes:
     status = visit.status
     kind = TYPES[stat.S_IFMT(status.st_mode)]
     mode = stat.S_IMODE(status.st_mode)
-    return encode_record(visit.name, kind, mode, status.st_uid, status.st_gid, content_of(visit), _xattrs(visit))
+    return encode_record(visit.name, kind, mode, *shown_ids(status), content_of(visit), _xattrs(visit))
 
 
 def content_of(visit: Visit) -> bytes:

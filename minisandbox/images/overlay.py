@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minisandbox.images.layer import Layer
+from minisandbox.images.owner import give_to, keeps_owners
 from minisandbox.images.tree import TOP, remove_tree
 
 OPAQUE = "trusted.overlay.opaque"
@@ -31,6 +32,11 @@ Parts = tuple[bytes, ...]
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def _mark(name: str) -> str:
+    """Return what an attribute is called here: an ordinary user has those named user.* alone ("userxattr")."""
+    return name if keeps_owners() else name.replace("trusted.", "user.", 1)
+
+
 def is_whiteout(status: os.stat_result) -> bool:
     """Return whether this is a whiteout."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(0, 0)
@@ -39,20 +45,20 @@ def is_whiteout(status: os.stat_result) -> bool:
 def make_whiteout(directory_fd: int, name: bytes) -> None:
     """Hide what the layers below have by a name that this directory does not have itself."""
     os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory_fd)
-    os.setxattr(directory_fd, ORIGIN, b"")
+    os.setxattr(directory_fd, _mark(ORIGIN), b"")
 
 
 def is_opaque(directory: int | Path) -> bool:
     """Return whether a directory, given by descriptor or path, is opaque."""
     try:
-        return os.getxattr(directory, OPAQUE) == b"y"
+        return os.getxattr(directory, _mark(OPAQUE)) == b"y"
     except OSError:
         return False  # ENODATA; a file system without such attributes has no opaque directories either
 
 
 def make_opaque(directory_fd: int) -> None:
     """Hide all that the layers below have in a directory."""
-    os.setxattr(directory_fd, OPAQUE, b"y")
+    os.setxattr(directory_fd, _mark(OPAQUE), b"y")
 
 
 @contextmanager
@@ -142,7 +148,7 @@ def _move(name: bytes, upper_fd: int, lower_fd: int) -> bool:
         remove_entry(lower_fd, name, below)
     os.rename(name, name, src_dir_fd=upper_fd, dst_dir_fd=lower_fd)
     if is_whiteout(above):
-        os.setxattr(lower_fd, ORIGIN, b"")
+        os.setxattr(lower_fd, _mark(ORIGIN), b"")
     return False
 
 
@@ -163,11 +169,11 @@ def _copy_attributes(upper_fd: int, lower_fd: int) -> None:
     """Give the merged directory what the upper one has; marks of overlayfs on either stay."""
     status = os.fstat(upper_fd)
     theirs, ours = (set(filter(_is_content, os.listxattr(fd))) for fd in (upper_fd, lower_fd))
-    for name in ours - theirs - {OPAQUE, ORIGIN}:
+    for name in ours - theirs - {_mark(OPAQUE), _mark(ORIGIN)}:
         os.removexattr(lower_fd, name)
     for name in theirs:
         os.setxattr(lower_fd, name, os.getxattr(upper_fd, name))
-    os.fchown(lower_fd, status.st_uid, status.st_gid)
+    give_to(lower_fd, status.st_uid, status.st_gid)
     os.fchmod(lower_fd, stat.S_IMODE(status.st_mode))
     os.utime(lower_fd, ns=(status.st_mtime_ns, status.st_mtime_ns))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -84,12 +85,11 @@ class StateDir:
     def open(cls, path: Path | None = None) -> StateDir:
         """Open a state directory, making it where there is none, and remove what dead processes left in it.
 
-        Raises UsageError without a path unless root, StateError when it is of another format, belongs to somebody
+        Without a path it is that of root, or in the home of an ordinary user.
+        Raises UsageError when that has no home, StateError when it is of another format, belongs to somebody
         else, holds other files or cannot be written.
         """
-        if path is None and os.geteuid() != 0:
-            raise UsageError(f"there is no state directory to use: {DEFAULT_PATH} is root's; give one of your own")
-        path = DEFAULT_PATH if path is None else path
+        path = _default_path() if path is None else path
         check_absolute("state directory", str(path))
         with reporting(f"open the state directory {path}"):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -222,6 +222,18 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _default_path() -> Path:
+    if os.geteuid() == 0:
+        return DEFAULT_PATH
+    try:
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        home = Path("/nonexistent")
+    if not home.is_dir():
+        raise UsageError(f"there is no state directory to use: uid {os.geteuid()} has no home; give one of your own")
+    return home / ".local/state/minisandbox"
 
 
 def _check_owner(path: Path) -> None:

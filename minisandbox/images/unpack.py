@@ -18,6 +18,7 @@ from pathlib import Path
 from minisandbox.images.entry import DEFAULT_MTIME_NS, Attributes, RefusedError, is_safe_xattr, quoted
 from minisandbox.images.layer import Layer
 from minisandbox.images.overlay import Parts, is_whiteout, look_below, make_opaque, make_whiteout, remove_entry
+from minisandbox.images.owner import give_to, keeps_owners
 from minisandbox.images.stream import Bounds
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,7 +96,7 @@ class TreeWriter:
         with _blamed_on_entry():
             parent_fd = self._make_way(parts)
             os.symlink(target, parts[-1], dir_fd=parent_fd)
-            os.chown(parts[-1], attributes.uid, attributes.gid, dir_fd=parent_fd, follow_symlinks=False)
+            give_to(parts[-1], attributes.uid, attributes.gid, parent_fd)
             times = (attributes.mtime_ns, attributes.mtime_ns)
             os.utime(parts[-1], ns=times, dir_fd=parent_fd, follow_symlinks=False)
         self.skipped["xattr"] += len(attributes.xattrs)
@@ -240,10 +241,10 @@ class TreeWriter:
             remove_entry(self._here_fd, parts[-1], status)
 
     def _apply(self, fd: int, attributes: Attributes) -> None:
-        os.fchown(fd, attributes.uid, attributes.gid)
+        give_to(fd, attributes.uid, attributes.gid)
         os.fchmod(fd, attributes.mode)  # after chown(2), which clears setuid and setgid
         for name, value in attributes.xattrs.items():
-            if not is_safe_xattr(name):
+            if not is_safe_xattr(name) or not (keeps_owners() or name.startswith(b"user.")):
                 self.skipped["xattr"] += 1
                 continue
             try:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from minisandbox.degradation import Degradation
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
@@ -42,15 +43,23 @@ class CgroupTree:
     `tasks` files that an init joins by writing "0". Both are borrowed from the tree.
     """
 
-    def __init__(self, layout: CgroupLayout, instance: str, trees: Hierarchies) -> None:
+    def __init__(
+        self, layout: CgroupLayout, instance: str, trees: Hierarchies, done_without: frozenset[Degradation]
+    ) -> None:
         self.instance = instance
-        self._layout, self._trees = layout, trees
+        self._layout, self._trees, self._done_without = layout, trees, done_without
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
 
     @classmethod
-    def create(cls, layout: CgroupLayout, instance: str, warden_gid: int | None = None) -> CgroupTree:
-        """Make the tree of an instance below our own groups.
+    def create(
+        cls,
+        layout: CgroupLayout,
+        instance: str,
+        warden_gid: int | None = None,
+        done_without: frozenset[Degradation] = frozenset(),
+    ) -> CgroupTree:
+        """Make the tree of an instance below our own groups. Limits in `done_without` are left out when they are set.
 
         Members of `warden_gid` may start processes in leaves that are theirs: CLONE_INTO_CGROUP asks for write
         permission on cgroup.procs of the nearest common group too (cgroup-v2.rst, "Delegation Containment").
@@ -69,7 +78,7 @@ class CgroupTree:
                     raise CgroupError(
                         f"control group {own / name} is being removed by somebody else; choose a new name"
                     )
-            tree = cls(layout, instance, _hierarchies(made))
+            tree = cls(layout, instance, _hierarchies(made), done_without)
             tree._open(warden_gid)
         except BaseException:
             for hierarchy in reversed(made):
@@ -97,7 +106,7 @@ class CgroupTree:
 
     def open_slot(self, number: int) -> SlotCgroup:
         """Make the groups of a slot. Raises CgroupError when they are there already."""
-        return SlotCgroup(self._trees, number)
+        return SlotCgroup(self._trees, number, self._done_without)
 
     def inits(self) -> list[int]:
         """Return the processes among the inits, the launcher's own included; none where they have no group."""
@@ -109,12 +118,14 @@ class CgroupTree:
         return None if self._trees.memory is None else self._trees.memory.memory(".").current()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the counters of a slot are, with `{slot}` for its number: cpu, and memory and processes if any.
+        """Return where the counters of a slot are, with `{slot}` for its number: cpu, memory and processes if any.
 
         On v2, processes of a slot are counted where its pids controller is, and CPU time always.
         """
         trees = self._trees
-        found = {"cpu": f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"}
+        found = {}
+        if trees.clock is not None:
+            found["cpu"] = f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"
         if trees.memory is not None:
             found["memory"] = f"{trees.memory.path}/s{{slot}}/{trees.memory.MEMORY_FILE}"
         if trees.pids is not None:

@@ -43,6 +43,11 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Our directory in the v1 hierarchy of each controller; two controllers may share one."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is no control group at all."""
+        return self.unified is None and not self.v1
+
+    @property
     def kind(self) -> CgroupKind:
         """How the hierarchies are arranged."""
         if self.unified is None:
@@ -74,6 +79,23 @@ def detect_layout(parent: Path | None = None) -> CgroupLayout:
     if unified is None and not v1:
         raise HostError("no control groups here: neither a cgroup2 nor a v1 hierarchy is mounted below /sys/fs/cgroup")
     return layout
+
+
+def writable_layout(layout: CgroupLayout) -> CgroupLayout:
+    """Return what of a layout an ordinary user may use: where he may make groups and move his processes.
+
+    Where nothing is his, the layout that is returned is empty.
+    """
+    unified = layout.unified if layout.unified is not None and _is_ours(layout.unified, "cgroup.procs") else None
+    return CgroupLayout(
+        unified=unified,
+        unified_controllers=layout.unified_controllers if unified else frozenset(),
+        v1={name: own for name, own in layout.v1.items() if _is_ours(own, "tasks")},
+    )
+
+
+def _is_ours(group: Path, members: str) -> bool:
+    return os.access(group, os.W_OK | os.X_OK) and os.access(group / members, os.W_OK)
 
 
 def _words(path: Path) -> set[str]:

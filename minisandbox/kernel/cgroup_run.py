@@ -24,7 +24,9 @@ from minisandbox.kernel.cgroup_v2 import HierarchyV2
 class Hierarchies:
     """The hierarchies of one instance, by what they are for. Fixed once made.
 
-    Raises HostError when nothing tells processes of commands apart: neither a unified hierarchy nor pids and cpuacct.
+    Without any, nothing is limited, measured or told apart (`Degradation.CONTROL_GROUPS`).
+    Raises HostError when those that there are do not tell processes of commands apart: neither a unified hierarchy
+    nor pids and cpuacct.
     """
 
     __slots__ = ("all", "clock", "cpu", "leaves", "members", "memory", "pids", "unified", "unified_pids", "v1")
@@ -35,7 +37,7 @@ class Hierarchies:
         self.memory, self.pids, self.cpu = (self._of(name) for name in ("memory", "pids", "cpu"))
         self.unified_pids = unified if unified is self.pids else None
         members, clock = unified or self.pids, unified or self._of("cpuacct")
-        if members is None or clock is None:
+        if self.all and (members is None or clock is None):
             raise HostError("control groups need a cgroup2 mount, or the v1 hierarchies of pids and cpuacct; mount one")
         # Which processes belong to a command, and how much CPU time it used.
         self.members, self.clock = members, clock
@@ -55,17 +57,20 @@ class RunCgroup:
     """
 
     __slots__ = (
-        "_cpu_before_s", "_killed", "_processes", "_refused_at_kill", "_slot_refused", "_slot_refused_before",
-        "_trees", "_warden_uid",
+        "_cpu_before_s", "_kill_all", "_killed", "_processes", "_refused_at_kill", "_slot_refused",
+        "_slot_refused_before", "_trees", "_warden_uid",
         "dir_fd", "events_fd", "name", "tasks_fds",
     )  # fmt: skip
 
-    def __init__(self, trees: Hierarchies, name: str, slot_refused: Callable[[], int]) -> None:
+    def __init__(
+        self, trees: Hierarchies, name: str, slot_refused: Callable[[], int], kill_all: Callable[[], None]
+    ) -> None:
         self.name = name
         self.dir_fd = self.events_fd = -1
         self.tasks_fds: tuple[int, ...] = ()
         self._trees, self._slot_refused, self._slot_refused_before = trees, slot_refused, 0
         self._warden_uid = os.geteuid()
+        self._kill_all = kill_all
         self._processes: int | None = None
         self._refused_at_kill: int | None = None
         self._cpu_before_s = 0.0
@@ -73,6 +78,9 @@ class RunCgroup:
         try:
             for tree in self._trees.leaves:
                 tree.make(name)
+            if self._trees.unified is not None and self._warden_uid != 0:
+                # an ordinary user cannot give it away, but his inits are in his group
+                os.chmod(f"{name}/cgroup.procs", 0o664, dir_fd=self._trees.unified.fd)
         except CgroupError:
             self.remove()
             raise
@@ -130,8 +138,15 @@ class RunCgroup:
         os.pread(fd, 64, 0)
         return fd
 
+    @property
+    def tracked(self) -> bool:
+        """Whether its processes are told from others, and measured."""
+        return self._trees.members is not None
+
     def cpu_time_s(self) -> float:
-        """Return CPU seconds used by every process that was ever in the leaf, and by their descendants."""
+        """Return CPU seconds used by every process that was ever in the leaf, and by their descendants; 0 untracked."""
+        if self._trees.clock is None:
+            return 0.0
         return self._trees.clock.cpu_time_s(self.name) - self._cpu_before_s
 
     def processes_peak(self) -> int | None:
@@ -155,15 +170,18 @@ class RunCgroup:
 
     def kill(self) -> None:
         """Kill every process of the leaf, frozen or stopped or not. On v2 this does not wait for their end."""
-        if self._trees.unified is None and self._refused_at_kill is None:
+        if self._trees.pids is not None and self._trees.unified is None and self._refused_at_kill is None:
             # Without cgroup.kill, pids.max is set to 0, and what that refuses is not the command's doing.
             self._refused_at_kill = self.processes_refused()
         self._killed = True
-        self._trees.members.kill(self.name)
+        if self._trees.members is None:
+            self._kill_all()
+        else:
+            self._trees.members.kill(self.name)
 
     def members(self) -> frozenset[int]:
         """Return the processes of the leaf, by the ids that they have in our own pid namespace."""
-        return frozenset(self._trees.members.pids(self.name))
+        return frozenset(self._trees.members.pids(self.name)) if self._trees.members else frozenset()
 
     def kill_members(self, pids: Iterable[int]) -> None:
         """Kill some processes of the leaf. A number that another process got since it was listed is never hit."""
@@ -205,7 +223,7 @@ class RunCgroup:
 
     def is_populated(self) -> bool:
         """Return whether a live process is in the leaf; one that is dead but not yet reaped does not count."""
-        return self._trees.members.is_populated(self.name)
+        return self._trees.members is not None and self._trees.members.is_populated(self.name)
 
     def remove(self) -> bool:
         """Remove the leaf and return True, or False while a process is in it. Read the counters before."""

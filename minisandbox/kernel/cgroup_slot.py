@@ -10,10 +10,11 @@ It never starts, moves or waits for a process, and holds no descriptor while no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from minisandbox.errors import CgroupError, HostError
+from minisandbox.degradation import Degradation, refusal
+from minisandbox.errors import CgroupError
 from minisandbox.kernel.cgroup_charge import Charge, field, stat_lag_bytes
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy, Memory
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
@@ -26,8 +27,11 @@ T = TypeVar("T")
 class SlotCgroup:
     """The groups of one slot. Made by `CgroupTree.open_slot`; `remove` ends it."""
 
-    def __init__(self, trees: Hierarchies, number: int) -> None:
+    def __init__(self, trees: Hierarchies, number: int, done_without: frozenset[Degradation] = frozenset()) -> None:
         self.name = f"s{number}"
+        self.kill_untracked: Callable[[], None] = lambda: None
+        """How all processes are killed where no control group tells which they are."""
+        self._done_without = done_without
         self._trees = trees
         # Made when it is needed: without a limit, a group of the v1 cpu hierarchy says nothing.
         self._cpu_alone = next((tree for tree in trees.v1 if tree.controllers == {"cpu"}), None)
@@ -47,16 +51,18 @@ class SlotCgroup:
     def configure(self, limits: Limits) -> None:
         """Set the limits of the slot: memory with swap off, processes, CPU bandwidth; only what changed is written.
 
-        Raises HostError when a limit is asked for whose controller this host lacks, UsageError when `cpus` is less
+        Those that were agreed to be done without are left out.
+        Raises HostError when another is asked for whose controller this host lacks, UsageError when `cpus` is less
         than the kernel can give.
         """
-        if limits.memory_bytes != self._memory_bytes:
-            _needed(self._memory, "memory", "memory_bytes").set_limit(limits.memory_bytes)
+        without = self._done_without
+        if limits.memory_bytes != self._memory_bytes and Degradation.MEMORY_LIMIT not in without:
+            _needed(self._memory, Degradation.MEMORY_LIMIT).set_limit(limits.memory_bytes)
             self._memory_bytes = limits.memory_bytes
-        if limits.processes != self._processes:
+        if limits.processes != self._processes and Degradation.PROCESSES_LIMIT not in without:
             self._limit_processes(limits.processes)
             self._processes = limits.processes
-        if limits.cpus != self._cpus:
+        if limits.cpus != self._cpus and Degradation.CPUS_LIMIT not in without:
             self._limit_cpus(limits.cpus)
             self._cpus = limits.cpus
 
@@ -120,7 +126,7 @@ class SlotCgroup:
 
     def charge(self) -> Charge:
         """Return what the memory charge consists of; see `stat_lag_bytes` for how late that is."""
-        return _needed(self._memory, "memory", "memory_bytes").charge()
+        return _needed(self._memory, Degradation.MEMORY_LIMIT).charge()
 
     def drain(self) -> int:
         """Reclaim page cache and return the bytes that stay charged beside the kernel's own.
@@ -147,10 +153,13 @@ class SlotCgroup:
 
     def is_populated(self) -> bool:
         """Return whether a live process is in the slot, in whatever leaf."""
-        return self._trees.members.is_populated(self.name)
+        return self._trees.members is not None and self._trees.members.is_populated(self.name)
 
     def kill(self) -> None:
         """Kill every process of the slot, frozen or stopped or not. On v2 this does not wait for their end."""
+        if self._trees.members is None:
+            self.kill_untracked()
+            return
         self._trees.members.kill(self.name)
         # A leaf remembers the kill: what a process from elsewhere clones into it dies at birth (cgroup_post_fork).
         self._remove_spares()
@@ -180,7 +189,7 @@ class SlotCgroup:
 
     def _make_leaf(self) -> RunCgroup:
         self._runs += 1
-        return RunCgroup(self._trees, f"{self.name}/r{self._runs}", self._refused)
+        return RunCgroup(self._trees, f"{self.name}/r{self._runs}", self._refused, lambda: self.kill_untracked())
 
     def _remove_spares(self) -> None:
         self._spares = [spare for spare in self._spares if not spare.remove()]
@@ -204,21 +213,18 @@ class SlotCgroup:
         return field(text or b"", b"max") or 0
 
     def _limit_processes(self, processes: int | None) -> None:
-        tree = _needed(self._trees.pids, "pids", "processes")
+        tree = _needed(self._trees.pids, Degradation.PROCESSES_LIMIT)
         tree.write(f"{self.name}/pids.max", "max" if processes is None else str(processes))
 
     def _limit_cpus(self, cpus: float | None) -> None:
-        tree = _needed(self._trees.cpu, "cpu", "cpus")
+        tree = _needed(self._trees.cpu, Degradation.CPUS_LIMIT)
         if tree not in self._groups:
             self._make_group(tree)
         tree.set_bandwidth(self.name, cpus)
 
 
-def _needed(found: T | None, controller: str, limit: str) -> T:
+def _needed(found: T | None, degradation: Degradation) -> T:
     """Return what was found, or raise HostError: a limit is never left out silently."""
     if found is None:
-        raise HostError(
-            f"this host cannot enforce limit {limit}: no hierarchy gives the {controller} controller to our control "
-            f"group; have it delegated (systemd: Delegate=yes), or leave the limit out"
-        )
+        raise refusal(degradation)
     return found

@@ -52,6 +52,10 @@ class Channel:
         finally:
             os.close(memfd)
 
+    def send_now(self, request: Request) -> bool:
+        """Send a small request at once, or return False when there is no room. Raises BrokenError as `send` does."""
+        return self._try_send(request.encode(), [])
+
     async def _send_datagram(self, data: bytes, fds: list[int]) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         if self._try_send(data, ancillary):

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from minisandbox.errors import HostError
-from minisandbox.kernel.cgroup_layout import CgroupKind, CgroupLayout, detect_layout
+from minisandbox.kernel.cgroup_layout import CgroupKind, CgroupLayout, detect_layout, writable_layout
 
 SYS_LANDLOCK_CREATE_RULESET = 444
 """The same number on every architecture (asm-generic/unistd.h)."""
@@ -34,6 +34,13 @@ CONTAINER_MARKS = (
     ("/proc/sys/fs/binfmt_misc/WSLInterop", "wsl"),
 )
 """Files that a container runtime leaves inside, and its name. They are hints, not proofs."""
+
+
+MAPPERS = ("newuidmap", "newgidmap")
+"""The programs that map subordinate ids; both are setuid root or have file capabilities."""
+
+PLACES = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"), Path("/run/wrappers/bin"))
+"""Where distributions keep them."""
 
 
 class IdRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +68,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_controllers: dict[str, str]
     """Our own directory for each of memory, pids and cpu that can be limited."""
     cgroup_writable: bool
-    """Control groups can be made below our own, in every hierarchy that is needed."""
+    """Control groups can be made below our own, in every hierarchy that is needed; an ordinary user needs but one."""
     landlock_abi: int
     """0 when Landlock is not built in or not enabled."""
     seccomp_actions: tuple[str, ...]
@@ -81,6 +88,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """We are in a user namespace that does not map every id of the host."""
     subuids: tuple[IdRange, ...]
     subgids: tuple[IdRange, ...]
+    id_mappers: bool
+    """newuidmap(1) and newgidmap(1) are there, without which subordinate ids are of no use."""
     cores: int
     """Processors that this process may use."""
     memory_total_bytes: int
@@ -107,8 +116,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_host_facts() -> HostFacts:
     """Read all facts anew; a few milliseconds."""
-    status = status_fields(_text("/proc/self/status"))
+    status, subordinates = status_fields(_text("/proc/self/status")), read_subordinate_ids()
     layout = _layout()
+    usable = layout if layout is None or os.geteuid() == 0 else writable_layout(layout)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = psutil.virtual_memory()
     return HostFacts(
@@ -120,8 +130,8 @@ def read_host_facts() -> HostFacts:
         capabilities_effective=int(status.get("CapEff", "0"), 16),
         capabilities_bounding=int(status.get("CapBnd", "0"), 16),
         cgroup_kind=layout.kind if layout else None,
-        cgroup_controllers=_controllers(layout),
-        cgroup_writable=_writable(layout),
+        cgroup_controllers=_controllers(usable),
+        cgroup_writable=_writable(usable),
         landlock_abi=_landlock_abi(),
         seccomp_actions=tuple(_text("/proc/sys/kernel/seccomp/actions_avail").split()),
         seccomp_filters=int(status["Seccomp_filters"]) if "Seccomp_filters" in status else None,
@@ -131,8 +141,9 @@ def read_host_facts() -> HostFacts:
         unprivileged_userns_clone=_switch("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restrict_unprivileged_userns=_switch("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_user_namespace=_text("/proc/self/uid_map").split() != ["0", "0", str(2**32 - 1)],
-        subuids=subordinate_ids(_text("/etc/subuid"), _login(), os.getuid()),
-        subgids=subordinate_ids(_text("/etc/subgid"), _login(), os.getuid()),
+        subuids=subordinates[0],
+        subgids=subordinates[1],
+        id_mappers=find_mappers() is not None,
         cores=len(os.sched_getaffinity(0)),
         memory_total_bytes=memory.total,
         memory_available_bytes=memory.available,
@@ -157,6 +168,21 @@ def mounts_below(place: str, table: str) -> tuple[str, ...]:
     fields = [line.split(" ") for line in table.splitlines() if line.count(" ") >= 6]
     points = {field[4] for field in fields if field[4].startswith(f"{place}/")}
     return tuple(sorted(points - {f"{place}/sys/fs/binfmt_misc"}))
+
+
+def read_subordinate_ids() -> tuple[tuple[IdRange, ...], tuple[IdRange, ...]]:
+    """Return the subordinate uids and gids of this user, as far as files name them."""
+    login, uid = _login(), os.getuid()
+    uids, gids = (subordinate_ids(_text(path), login, uid) for path in ("/etc/subuid", "/etc/subgid"))
+    return uids, gids
+
+
+def find_mappers() -> tuple[Path, Path] | None:
+    """Return both programs, None unless they are there."""
+    for place in PLACES:
+        if all(os.access(place / name, os.X_OK) for name in MAPPERS):
+            return place / MAPPERS[0], place / MAPPERS[1]
+    return None
 
 
 def subordinate_ids(text: str, login: str, uid: int) -> tuple[IdRange, ...]:
@@ -209,7 +235,7 @@ def _controllers(layout: CgroupLayout | None) -> dict[str, str]:
 
 
 def _writable(layout: CgroupLayout | None) -> bool:
-    if layout is None:
+    if layout is None or layout.is_empty:
         return False
     needed = {own for name in ("memory", "pids", "cpu") if (own := layout.where(name))}
     return all(os.access(own, os.W_OK) for own in needed | ({layout.unified} if layout.unified else set()))

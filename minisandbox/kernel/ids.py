@@ -6,10 +6,12 @@ Claims are abstract unix sockets (unix(7)): the kernel gives them up when the cl
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+from abc import ABC, abstractmethod
 
 from minisandbox.errors import HostError, UsageError
-from minisandbox.kernel.protocol import SLOT_IDS
+from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
 
 FIRST_ID = 1 << 28
 """Above what distributions and container managers give out by default (subuid(5): 524,288 and a few ranges more)."""
@@ -23,12 +25,78 @@ _BLOCKS = (END_ID - FIRST_ID) // (_BLOCK_SLOTS * SLOT_IDS)
 MAX_SLOTS = _BLOCKS * _BLOCK_SLOTS
 
 
-class IdRange:
-    """A claimed range: `base` is its first id. Give it back with `close`."""
+class Ids(ABC):
+    """The ids that sandboxes are made of."""
 
-    def __init__(self, base: int, claims: list[socket.socket]) -> None:
-        self.base = base
+    @abstractmethod
+    def base(self, slot: int) -> int:
+        """Return the first id of a slot, as the launcher calls it."""
+
+    @abstractmethod
+    def warden_uid(self, slot: int) -> int:
+        """Return the user who starts commands in the control groups of a slot, as we call him."""
+
+    @property
+    @abstractmethod
+    def warden_gid(self) -> int:
+        """The group of all inits, as we call it."""
+
+    @property
+    @abstractmethod
+    def launcher_warden_gid(self) -> int:
+        """The same group, as the launcher calls it."""
+
+    def close(self) -> None:
+        """Give them back."""
+        return
+
+
+class OwnIds(Ids):
+    """Those of an ordinary user, which all his sandboxes share: root inside is himself."""
+
+    def base(self, slot: int) -> int:
+        """Return 0, root of the outer user namespace."""
+        return 0
+
+    def warden_uid(self, slot: int) -> int:
+        """Return the user himself: an init that is another is in his group."""
+        return os.geteuid()
+
+    @property
+    def warden_gid(self) -> int:
+        """The group of the user."""
+        return os.getegid()
+
+    @property
+    def launcher_warden_gid(self) -> int:
+        """The group of the user is root's in the outer user namespace."""
+        return 0
+
+
+class IdRange(Ids):
+    """A claimed range, which begins with `first`. Give it back with `close`."""
+
+    def __init__(self, first: int, claims: list[socket.socket]) -> None:
+        self.first = first
         self._claims = claims
+
+    def base(self, slot: int) -> int:
+        """Return the first of the ids that a slot has for itself."""
+        return self.first + slot * SLOT_IDS
+
+    def warden_uid(self, slot: int) -> int:
+        """Return the last id of a slot, which is mapped into no sandbox."""
+        return self.base(slot) + WARDEN_ID
+
+    @property
+    def warden_gid(self) -> int:
+        """The last id of the first slot, which is mapped into no sandbox."""
+        return self.first + WARDEN_ID
+
+    @property
+    def launcher_warden_gid(self) -> int:
+        """The same: the launcher is the host's root."""
+        return self.warden_gid
 
     def close(self) -> None:
         """Give the range back."""

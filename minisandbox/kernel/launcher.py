@@ -19,6 +19,7 @@ import trio
 from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, SandboxError, StartError
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
+from minisandbox.kernel.outer import OuterNamespace
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
 from minisandbox.kernel.reactor import Reactor
 
@@ -29,7 +30,7 @@ _SOCKET_FD = 3
 _LOCK_FD = 4
 
 
-def _spawn(binary: Path, slots: int, child_fd: int, lock_fd: int) -> int:
+def _spawn(binary: Path, words: Sequence[str], child_fd: int, lock_fd: int) -> int:
     # out of the way of the numbers that they get in the child
     with open(os.devnull, "rb+", buffering=0) as null, _above(child_fd) as high_child, _above(lock_fd) as high_lock:
         actions = [
@@ -40,7 +41,7 @@ def _spawn(binary: Path, slots: int, child_fd: int, lock_fd: int) -> int:
         ]
         # a session of its own: Ctrl-C in a terminal must reach the supervisor, which then ends the sandboxes in order
         return os.posix_spawn(
-            binary, ["minisandbox-launcher", "serve", str(slots)], {}, file_actions=actions, setsid=True, setsigmask=[]
+            binary, ["minisandbox-launcher", *words], {}, file_actions=actions, setsid=True, setsigmask=[]
         )
 
 
@@ -265,18 +266,20 @@ async def open_launcher(
     inits_fds: Sequence[int],
     warden_gid: int,
     overlay_by_path: bool = False,
+    outer: OuterNamespace | None = None,
 ) -> Launcher:
     """Spawn a launcher for at most `slots` sandboxes at once and check that it answers.
 
-    It shares the open file `lock_fd` (borrowed), so that a lock on it lasts until both processes are gone. With
-    `overlay_by_path` it makes overlays as kernels before 6.15 need it, whatever this one can do.
-
+    An ordinary user's is root of an `outer` user namespace. It shares the open file `lock_fd` (borrowed), so that a
+    lock on it lasts until both processes are gone. With `overlay_by_path` it makes overlays as kernels before 6.15 need
+    it, whatever this one can do.
     Raises BrokenError, with the step that failed, when it cannot set itself up.
     """
+    words = ["serve", str(slots), *(outer.words if outer else ())]
     ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
     with theirs:
         try:
-            pid = _spawn(binary, slots, theirs.fileno(), lock_fd)
+            pid = _spawn(binary, words, theirs.fileno(), lock_fd)
         except OSError as error:
             ours.close()
             raise StartError("cannot start the launcher", "none", error.errno or 0) from error

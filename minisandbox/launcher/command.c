@@ -86,7 +86,9 @@ static void take_user(const struct sandbox *sandbox, const struct request *req, 
 	}
 	gid_t gid = (gid_t)req->gid;
 	uid_t uid = (uid_t)req->uid;
-	if (setgroups(req->groups.count, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+	/* who has one id alone may not leave his groups (user_namespaces(7)) */
+	bool keeps_groups = sandbox->single_id && req->groups.count == 0;
+	if ((!keeps_groups && setgroups(req->groups.count, groups) < 0) || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
 		fail(to, STAGE_COMMAND_USER, -1, errno);
 	uint64_t kept = uid == 0 ? req->capabilities : 0;
 	if (sys_capset(kept, kept) < 0)

@@ -17,12 +17,18 @@
 
 enum { SELF_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
 
+bool host_is_sealed(void)
+{
+	cleanup_fd int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	int seals = self < 0 ? -1 : fcntl(self, F_GET_SEALS);
+	return seals >= 0 && (seals & SELF_SEALS) == SELF_SEALS;
+}
+
 /* Run from a sealed memfd, so that no write to /proc/PID/exe can ever change the binary (CVE-2019-5736). */
 void host_seal_self(char **argv)
 {
 	cleanup_fd int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-	int seals = self < 0 ? -1 : fcntl(self, F_GET_SEALS);
-	if (seals >= 0 && (seals & SELF_SEALS) == SELF_SEALS)
+	if (host_is_sealed())
 		return;
 	struct stat st;
 	int copy = memfd_create("minisandbox-launcher", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -87,6 +93,14 @@ static void make_devices(int *nodes, const struct reporter *to)
 		fail(to, STAGE_DEVICES, -1, errno);
 }
 
+/* A new /proc may be mounted only where one is visible that hides nothing (mount_too_revealing in fs/namespace.c): an
+ * ordinary user's launcher keeps the host's, and every init takes it away after it has made its own. */
+static void keep_proc(int proc, const struct reporter *to)
+{
+	if (proc < 0 || mkdir("/proc", 0755) < 0 || mount_attach(proc, AT_FDCWD, "/proc") < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
+}
+
 /* A root of our own with nothing on it but mount points and the devices, which mean nothing there (nodev). It is our only
  * mount: each is copied at every start (2.2 us). */
 static void make_root(const struct reporter *to)
@@ -143,6 +157,18 @@ void host_use_paths(struct host *host, const struct reporter *to)
 	host->overlay_by_fd = false;
 }
 
+/* The host's mount namespace is not of our user namespace, so there is no way back into it: a copy takes its place, in which
+ * the host's later mounts appear too, and from which nothing comes back. */
+static void see_host(struct host *host, const struct reporter *to)
+{
+	close_fd(&host->mount_ns_fd);
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	host->mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (host->mount_ns_fd < 0)
+		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+}
+
 /* Enter a mount namespace of our own, keeping of the host only descriptors of its namespaces, /proc and /dev. */
 void host_open(struct host *host, const struct reporter *to)
 {
@@ -153,10 +179,15 @@ void host_open(struct host *host, const struct reporter *to)
 	int nodes[DEVICE_COUNT];
 	if (host->proc_fd < 0 || host->mount_ns_fd < 0 || host->net_ns_fd < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+	if (host->rootless)
+		see_host(host, to);
 	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 	clone_devices(nodes);
+	cleanup_fd int proc = host->rootless ? mount_clone(AT_FDCWD, "/proc", AT_RECURSIVE) : -1;
 	make_root(to);
+	if (host->rootless)
+		keep_proc(proc, to);
 	make_devices(nodes, to);
 	if (sys_mount_setattr(AT_FDCWD, "/", 0, &read_only) < 0)
 		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);

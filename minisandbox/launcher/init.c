@@ -111,6 +111,10 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 /* The pid cannot have been used again: it is our child's, and only we reap it. */
 static void signal_command(struct init *init, const struct request *req)
 {
+	if (req->signal_all) { /* no fork escapes: the kernel holds them up meanwhile, and takes no new child of who is dead */
+		(void)kill(-1, (int)req->signal);
+		return;
+	}
 	for (size_t i = 0; i < RUNS_MAX; i++)
 		if (init->runs[i].pid && init->runs[i].id == req->id)
 			(void)kill(req->signal_group ? -init->runs[i].pid : init->runs[i].pid, (int)req->signal);

@@ -15,6 +15,8 @@
  * two mounts, so that a start copies two and not the host's. Each init gives all its rights up before it reports READY.
  * It decides nothing: which layers, limits, ids and filters comes from the supervisor; it reads no bytes of a workload.
  *
+ * An ordinary user's is root of a user namespace that he owns: rootless.c says what is different then.
+ *
  * Ends: the end of the supervisor's socket is the end of the launcher and of all sandboxes (their inits die with it by
  * PR_SET_PDEATHSIG, and by the end of their control sockets).
  */
@@ -83,8 +85,9 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
 	enum stage stage;
-	if (slot->user_ns_fd >= 0) {
-		report_failure((uint32_t)req->slot, STAGE_REQUEST, -1, EEXIST);
+	int unfit = slot->user_ns_fd >= 0 ? EEXIST : !req->uid_base != launcher->host.rootless ? EINVAL : 0;
+	if (unfit) {
+		report_failure((uint32_t)req->slot, STAGE_REQUEST, -1, unfit);
 		return;
 	}
 	slot->uid_base = (uint32_t)req->uid_base;
@@ -259,9 +262,8 @@ static void reset_signals(void)
 		(void)syscall(SYS_rt_sigaction, number, &by_default, NULL, sizeof by_default.mask);
 }
 
-static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
+static _Noreturn void serve(struct launcher *launcher, size_t slot_count)
 {
-	static struct launcher launcher; /* zeroed; its size is that of one message */
 	struct reporter to = { .socket = SOCKET_FD };
 	sigset_t blocked;
 	reset_signals();
@@ -271,27 +273,25 @@ static _Noreturn void serve(size_t slot_count, char *title, size_t title_size)
 	(void)sigprocmask(SIG_SETMASK, &blocked, NULL);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	(void)prctl(PR_SET_NAME, "minisandbox-l");
-	launcher.host.title = title;
-	launcher.host.title_size = title_size;
-	launcher.slot_count = slot_count;
-	launcher.slots = calloc(slot_count, sizeof *launcher.slots);
-	if (!launcher.slots)
+	launcher->slot_count = slot_count;
+	launcher->slots = calloc(slot_count, sizeof *launcher->slots);
+	if (!launcher->slots)
 		fail(&to, STAGE_REQUEST, -1, ENOMEM);
 	for (size_t i = 0; i < slot_count; i++)
-		launcher.slots[i] = (struct slot){ .user_ns_fd = -1, .net_ns_fd = -1 };
+		launcher->slots[i] = (struct slot){ .user_ns_fd = -1, .net_ns_fd = -1 };
 	if (sys_close_range(LOCK_FD + 1, ~0u, 0) < 0)
 		fail(&to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
-	host_open(&launcher.host, &to);
-	launcher.ended_fd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (launcher.ended_fd < 0)
+	host_open(&launcher->host, &to);
+	launcher->ended_fd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (launcher->ended_fd < 0)
 		fail(&to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 	for (;;) {
 		struct pollfd polled[] = { { .fd = SOCKET_FD, .events = POLLIN },
-			                   { .fd = launcher.ended_fd, .events = POLLIN } };
-		int ready = poll(polled, 2, launcher.ending ? LOST_SIGNAL_MS : -1);
-		reap(&launcher, ready == 0);
+			                   { .fd = launcher->ended_fd, .events = POLLIN } };
+		int ready = poll(polled, 2, launcher->ending ? LOST_SIGNAL_MS : -1);
+		reap(launcher, ready == 0);
 		if (ready > 0 && polled[0].revents)
-			serve_request(&launcher);
+			serve_request(launcher);
 	}
 }
 
@@ -320,21 +320,32 @@ static void print_protocol(void)
 
 int main(int argc, char **argv)
 {
+	static struct launcher launcher; /* zeroed; its size is that of one message */
 	if (argc == 2 && strcmp(argv[1], "--print-protocol") == 0) {
 		print_protocol();
 		return 0;
 	}
-	if (argc == 3 && strcmp(argv[1], "serve") == 0) {
+	int words = argc - 3; /* of the outer user namespace, if any */
+	bool fits = words == 0 || (words == 1 && strcmp(argv[3], "single") == 0) || words == ROOTLESS_RANGE_WORDS;
+	if (argc >= 3 && strcmp(argv[1], "serve") == 0 && fits) {
 		long slots = strtol(argv[2], NULL, 10);
 		if (slots >= 1 && slots <= 1 << 20) {
+			/* First the user namespace, then the sealed copy: whom /proc/PID belongs to and who may trace it is
+			 * decided by the user namespace in which a process was executed. */
+			if (words && !host_is_sealed())
+				rootless_enter(argv + 3, words, &(struct reporter){ .socket = SOCKET_FD });
 			host_seal_self(argv);
+			rootless_read(&launcher.host, argv + 3, words);
 			/* arguments lie one after the other, each ended by NUL (proc_pid_cmdline(5)) */
-			serve((size_t)slots, argv[0], (size_t)(argv[2] + strlen(argv[2]) - argv[0]));
+			launcher.host.title = argv[0];
+			launcher.host.title_size = (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) - argv[0]);
+			serve(&launcher, (size_t)slots);
 		}
 	}
 	if (nsjail_is_payload(argc, argv))
 		nsjail_payload(argc, argv);
 	fprintf(stderr, "usage: minisandbox-launcher serve SLOTS    serve requests on descriptor 3\n"
+	                "       (as an ordinary user: serve SLOTS single, or serve SLOTS NEWUIDMAP NEWGIDMAP UID GID COUNT)\n"
 	                "       minisandbox-launcher --print-protocol\n");
 	return 64;
 }

@@ -56,7 +56,7 @@ struct request {
 	char *path; /* get, put: the file */
 	uint64_t uid, gid, capabilities, mode;
 	uint64_t signal;
-	bool signal_group;
+	bool signal_group, signal_all;
 	bool new_terminal; /* stdin is a terminal to be made the controlling one */
 	char **env;        /* NULL-terminated */
 	char **argv;       /* NULL-terminated */
@@ -110,17 +110,30 @@ struct host {
 	int own_mount_ns_fd;
 	int proc_fd;        /* the host's /proc */
 	uint32_t warden_gid;
+	uint32_t id_count; /* ids of a sandbox; the one after them is its warden's */
+	bool rootless;     /* we are root of an outer user namespace alone, which all slots share with the ids in it */
+	bool single_id;    /* and it has one id, which is the warden's too */
 	bool overlay_by_fd;
 	char *title; /* our arguments, as /proc/PID/cmdline shows them */
 	size_t title_size;
 };
+bool host_is_sealed(void);
 void host_seal_self(char **argv);
 void host_open(struct host *host, const struct reporter *to);
 void host_use_paths(struct host *host, const struct reporter *to);
 
+/* ---- rootless.c: the outer user namespace of an ordinary user */
+enum { ROOTLESS_RANGE_WORDS = 5 };
+typedef int network_action(const struct host *host, uint16_t port);
+void rootless_enter(char **words, int count, const struct reporter *to);
+void rootless_read(struct host *host, char **words, int count);
+int rootless_reopen(int proc_fd, int fd);
+int rootless_in_network(const struct host *host, int net_ns_fd, network_action *act, uint16_t port);
+
 /* ---- mounts.c */
 int mount_clone(int source_fd, const char *path, unsigned int flags);
 int mount_set(int mount_fd, uint64_t attributes, int user_ns_fd);
+int mount_set_all(int mount_fd, uint64_t attributes);
 int mount_attach(int mount_fd, int target_fd, const char *path);
 int mount_new(const char *type, const char *const options[][2], uint64_t attributes);
 int mount_create(int context_fd, const char *const options[][2], uint64_t attributes);
@@ -139,6 +152,7 @@ struct slot {
 	bool used;   /* by a sandbox that is gone: its network is to be looked at */
 	bool tainted; /* its user namespace is to be made anew */
 };
+uid_t slot_warden(const struct host *host, const struct slot *slot);
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
 void slot_borrow_network(const struct host *host, struct slot *slot);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);
@@ -155,7 +169,7 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
                     const struct reporter *to);
 
 /* ---- root.c: the mounts of a sandbox */
-int root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
+int root_build(const struct host *host, const struct slot *slot, const struct request *req, const struct trees *trees,
                const struct reporter *to);
 void root_switch(const struct trees *trees, const struct reporter *to);
 
@@ -169,6 +183,7 @@ struct sandbox {
 	int control_fd;
 	int user_ns_fd;
 	int disk_fd; /* the writable tmpfs */
+	bool single_id;
 	uint32_t filter_count;
 	struct filter filter[FILTERS_MAX];
 	int64_t deadline_ns; /* 0: none */

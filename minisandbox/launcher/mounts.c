@@ -26,6 +26,13 @@ int mount_set(int mount_fd, uint64_t attributes, int user_ns_fd)
 	return sys_mount_setattr(mount_fd, "", AT_EMPTY_PATH, &attr);
 }
 
+/* Set attributes of a detached mount and of all that is mounted below it. */
+int mount_set_all(int mount_fd, uint64_t attributes)
+{
+	struct mount_attr attr = { .attr_set = attributes };
+	return sys_mount_setattr(mount_fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr);
+}
+
 /* Attach a detached mount on the directory or file `path` below target_fd ("" for target_fd itself). */
 int mount_attach(int mount_fd, int target_fd, const char *path)
 {

@@ -153,7 +153,7 @@ _Noreturn void nsjail_payload(int argc, char **argv)
 	uint64_t words[WORDS] = { 0 };
 	for (int word = WORD_ID; word < WORDS; word++)
 		words[word] = strtoull(argv[word], NULL, 10);
-	const struct host host = { .warden_gid = (uint32_t)words[WORD_GID] };
+	const struct host host = { .warden_gid = (uint32_t)words[WORD_GID], .id_count = WARDEN_ID };
 	const struct slot slot = { .uid_base = (uint32_t)words[WORD_UID_BASE] };
 	struct request req = { .id = words[WORD_ID], .trace = words[WORD_TRACE] != 0,
 		               .lifetime_ms = words[WORD_LIFETIME] };

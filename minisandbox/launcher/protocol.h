@@ -46,7 +46,7 @@ enum {
 	/* any request */                                                                      \
 	X(REQUEST)                                                                             \
 	/* launcher: its own start */                                                          \
-	X(SEAL) X(LAUNCHER_NAMESPACE) X(LAUNCHER_ROOT) X(DEVICES)                              \
+	X(SEAL) X(OUTER_USERNS) X(OUTER_IDMAP) X(LAUNCHER_NAMESPACE) X(LAUNCHER_ROOT) X(DEVICES)                              \
 	/* launcher: a slot */                                                                 \
 	X(SLOT_FORK) X(SLOT_NETNS) X(SLOT_LOOPBACK) X(SLOT_USERNS) X(SLOT_IDMAP)               \
 	/* launcher: a start */                                                                \

@@ -21,6 +21,7 @@
 enum { PLAIN = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
 struct root {
+	const struct host *host;
 	const struct slot *slot;
 	const struct request *req;
 	const struct trees *trees;
@@ -62,8 +63,8 @@ static void make_upper(struct root *root)
 		if (mkdirat(disk, directories[i].name, 0700) < 0 ||
 		    fchmodat(disk, directories[i].name, directories[i].mode, 0) < 0)
 			fail(root->to, STAGE_UPPER, (int)i, errno);
-	root->disk_is_idmapped = mount_set(disk, 0, root->slot->user_ns_fd) == 0;
-	if (!root->disk_is_idmapped) {
+	root->disk_is_idmapped = !root->host->rootless && mount_set(disk, 0, root->slot->user_ns_fd) == 0;
+	if (!root->disk_is_idmapped && !root->host->rootless) {
 		if (errno != EINVAL)
 			fail(root->to, STAGE_UPPER, -1, errno);
 		uid_t base = root->slot->uid_base;
@@ -72,6 +73,12 @@ static void make_upper(struct root *root)
 				fail(root->to, STAGE_UPPER, (int)i, errno);
 	}
 	stage_done(root->to, STAGE_UPPER);
+}
+
+/* Marks of overlayfs are attributes named trusted.*, which only the host's root can set: an ordinary user's are user.*. */
+static const char *marks_of(const struct root *root)
+{
+	return root->host->rootless ? "userxattr" : NULL;
 }
 
 static void attach_layers(const struct root *root, char *lowerdir, size_t size)
@@ -95,13 +102,13 @@ static int overlay_by_path(const struct root *root)
 	char lowerdir[256]; /* fsconfig(2) takes no longer string */
 	attach_layers(root, lowerdir, sizeof lowerdir);
 	const char *const options[][2] = { { "lowerdir", lowerdir },   { "upperdir", "/x/up/u" },
-		                           { "workdir", "/x/up/w" }, { "volatile", NULL }, { NULL, NULL } };
+		                           { "workdir", "/x/up/w" }, { "volatile", NULL }, { marks_of(root), NULL }, { NULL, NULL } };
 	return mount_new("overlay", options, PLAIN);
 }
 
 static int overlay_by_fd(const struct root *root)
 {
-	static const char *const options[][2] = { { "volatile", NULL }, { NULL, NULL } };
+	const char *const options[][2] = { { "volatile", NULL }, { marks_of(root), NULL }, { NULL, NULL } };
 	cleanup_fd int upper = openat(root->disk_fd, "u", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int work = openat(root->disk_fd, "w", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int context = sys_fsopen("overlay");
@@ -173,13 +180,17 @@ static void make_proc(const struct root *root)
 	if (fstatfs(proc, &st) < 0 || st.f_type != PROC_SUPER_MAGIC)
 		fail(root->to, STAGE_PROC, -1, EINVAL);
 	attach_inside(root, STAGE_PROC, -1, proc, "proc", false);
+	if (root->host->rootless && umount2("/proc", MNT_DETACH) < 0)
+		fail(root->to, STAGE_PROC, -1, errno);
 	stage_done(root->to, STAGE_PROC);
 }
 
 static void make_pts(const struct root *root)
 {
 	char gid[32];
-	const char *const options[][2] = { { "ptmxmode", "666" }, { "mode", "620" }, { "gid", gid }, { NULL, NULL } };
+	const char *options[][2] = { { "ptmxmode", "666" }, { "mode", "620" }, { "gid", gid }, { NULL, NULL } };
+	if (root->host->single_id)
+		options[2][0] = NULL; /* root's group, the only one */
 	(void)snprintf(gid, sizeof gid, "%u", root->slot->uid_base + 5); /* group tty of every Linux distribution */
 	cleanup_fd int pts = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
 	if (pts < 0)
@@ -233,10 +244,10 @@ void root_switch(const struct trees *trees, const struct reporter *to)
 }
 
 /* Make the sandbox's root on /root. Returns a descriptor of the writable file system. */
-int root_build(const struct slot *slot, const struct request *req, const struct trees *trees,
+int root_build(const struct host *host, const struct slot *slot, const struct request *req, const struct trees *trees,
                const struct reporter *to)
 {
-	struct root root = { .slot = slot, .req = req, .trees = trees, .to = to, .disk_fd = -1, .root_fd = -1 };
+	struct root root = { .host = host, .slot = slot, .req = req, .trees = trees, .to = to, .disk_fd = -1, .root_fd = -1 };
 	make_disk(&root);
 	make_upper(&root);
 	make_overlay(&root);

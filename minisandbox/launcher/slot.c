@@ -47,12 +47,16 @@ static struct progress become_namespaces(uid_t warden, bool with_user_ns)
 	return (struct progress){ STAGE_SLOT_USERNS, 0 };
 }
 
-static int write_map(int proc_fd, pid_t pid, const char *file, uint32_t base)
+static int write_map(const struct host *host, pid_t pid, const char *file, uint32_t base)
 {
 	char path[64], map[64];
 	(void)snprintf(path, sizeof path, "%d/%s", pid, file);
-	int length = snprintf(map, sizeof map, "0 %u %u", base, WARDEN_ID);
-	cleanup_fd int fd = openat(proc_fd, path, O_WRONLY | O_CLOEXEC);
+	int length = snprintf(map, sizeof map, "0 %u %u", base, host->id_count);
+	/* what is one range here must be one outside, and root there is apart from the subordinate ids (map_id_range_down in
+	 * kernel/user_namespace.c) */
+	if (host->rootless && !host->single_id)
+		length = snprintf(map, sizeof map, "0 0 1\n1 1 %u", host->id_count - 1);
+	cleanup_fd int fd = openat(host->proc_fd, path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno;
 	return write(fd, map, (size_t)length) == length ? 0 : errno;
@@ -77,13 +81,19 @@ static int keep_namespaces(const struct host *host, struct slot *slot, pid_t pid
 	if (!with_user_ns)
 		return 0;
 	*ret_stage = STAGE_SLOT_IDMAP;
-	int error = write_map(host->proc_fd, pid, "uid_map", slot->uid_base);
+	int error = write_map(host, pid, "uid_map", slot->uid_base);
 	if (!error)
-		error = write_map(host->proc_fd, pid, "gid_map", slot->uid_base);
+		error = write_map(host, pid, "gid_map", slot->uid_base);
 	if (error)
 		return error;
 	slot->user_ns_fd = open_namespace(host->proc_fd, pid, "user");
 	return slot->user_ns_fd < 0 ? errno : 0;
+}
+
+/* The user of the inits in a slot, as our own user namespace calls him. */
+uid_t slot_warden(const struct host *host, const struct slot *slot)
+{
+	return host->single_id ? 0 : slot->uid_base + host->id_count;
 }
 
 /* Make the namespaces of a slot, or only its network namespace anew. Returns 0, or an errno with the stage. */
@@ -98,7 +108,7 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	pid_t pid = sys_clone3(&args);
 	if (pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		progress = become_namespaces(slot->uid_base + WARDEN_ID, with_user_ns);
+		progress = become_namespaces(slot_warden(host, slot), with_user_ns);
 		(void)send(sockets[1], &progress, sizeof progress, MSG_NOSIGNAL);
 		(void)close(sockets[0]);
 		(void)recv(sockets[1], &progress, sizeof progress, 0); /* until the parent has opened what it needs */
@@ -136,10 +146,11 @@ void slot_borrow_network(const struct host *host, struct slot *slot)
 
 /* Whether `lo` never carried a packet: its line in net/dev is all zeros (proc_pid_net(5)). Then no connection can linger
  * either, and nothing tells the next sandbox that it has a predecessor; the counters cannot be reset. */
-static bool loopback_is_unused(int proc_fd)
+static int loopback_is_unused(const struct host *host, uint16_t port)
 {
+	(void)port;
 	char text[2048];
-	cleanup_fd int fd = openat(proc_fd, "thread-self/net/dev", O_RDONLY | O_CLOEXEC);
+	cleanup_fd int fd = openat(host->proc_fd, "thread-self/net/dev", O_RDONLY | O_CLOEXEC);
 	ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 	if (length < 0)
 		return false;
@@ -153,19 +164,28 @@ static bool loopback_is_unused(int proc_fd)
 	return true;
 }
 
+/* Do something in the network of a slot. Returns what it returns, or -errno. */
+static int in_network(const struct host *host, const struct slot *slot, network_action *act, uint16_t port)
+{
+	if (host->rootless)
+		return rootless_in_network(host, slot->net_ns_fd, act, port);
+	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
+		return -errno;
+	int result = act(host, port);
+	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
+		_exit(125); /* never go on in a sandbox's network */
+	return result;
+}
+
 /* Ask the kernel, from inside the namespace, after every process of the sandbox is dead. Any doubt means no. */
 bool slot_network_is_clean(const struct host *host, const struct slot *slot)
 {
-	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
-		return false;
-	bool clean = loopback_is_unused(host->proc_fd);
-	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
-		_exit(125); /* never go on in a sandbox's network */
-	return clean;
+	return in_network(host, slot, loopback_is_unused, 0) == 1;
 }
 
-static int listen_here(uint16_t port)
+static int listen_here(const struct host *host, uint16_t port)
 {
+	(void)host;
 	enum { BACKLOG = 64 };
 	const int on = 1;
 	const struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port),
@@ -184,10 +204,5 @@ static int listen_here(uint16_t port)
  * inside the sandbox and served outside. Returns it, or -errno. */
 int slot_listen(const struct host *host, const struct slot *slot, uint16_t port)
 {
-	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
-		return -errno;
-	int fd = listen_here(port);
-	if (setns(host->net_ns_fd, CLONE_NEWNET) < 0)
-		_exit(125); /* never go on in a sandbox's network */
-	return fd;
+	return in_network(host, slot, listen_here, port);
 }

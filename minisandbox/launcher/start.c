@@ -17,9 +17,11 @@
 
 /* Layers must be idmapped, or files of the sandbox's root would not be its own. A read-only bind from a file system that
  * cannot be idmapped (overlayfs: a container's own root) shows its files as nobody's: less, never more. */
-static int restrict_tree(int tree, bool read_only, bool layer, int user_ns_fd)
+static int restrict_tree(const struct host *host, int tree, bool read_only, bool layer, int user_ns_fd)
 {
 	uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (read_only ? MOUNT_ATTR_RDONLY : 0);
+	if (host->rootless) /* every id is what it is outside already, and may be mounted with others below it */
+		return mount_set_all(tree, attributes);
 	if (mount_set(tree, attributes, user_ns_fd) == 0)
 		return 0;
 	if (errno != EINVAL || layer || !read_only)
@@ -27,27 +29,38 @@ static int restrict_tree(int tree, bool read_only, bool layer, int user_ns_fd)
 	return mount_set(tree, attributes, -1);
 }
 
-static int clone_trees(const struct slot *slot, const struct request *req, struct trees *trees, enum stage *ret_stage,
+/* As one mount; where others lie on it that the host has locked to it, with them: an ordinary user cannot part them
+ * (mount_namespaces(7)). */
+static int clone_tree(const struct host *host, int fd)
+{
+	if (!host->rootless)
+		return mount_clone(fd, "", 0);
+	cleanup_fd int own = rootless_reopen(host->proc_fd, fd);
+	int tree = own < 0 ? -1 : mount_clone(own, "", 0);
+	return tree < 0 && own >= 0 && errno == EINVAL ? mount_clone(own, "", AT_RECURSIVE) : tree;
+}
+
+static int clone_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees, enum stage *ret_stage,
                        int *ret_item)
 {
 	*ret_stage = STAGE_LAYER;
 	for (uint32_t i = 0; i < req->layers.count; i++) {
 		*ret_item = (int)i;
-		int tree = mount_clone(req->layers.fd[i], "", 0);
+		int tree = clone_tree(host, req->layers.fd[i]);
 		if (tree < 0)
 			return errno;
 		trees->layer[trees->layer_count++] = tree;
-		if (restrict_tree(tree, true, true, slot->user_ns_fd) < 0)
+		if (restrict_tree(host, tree, true, true, slot->user_ns_fd) < 0)
 			return errno;
 	}
 	*ret_stage = STAGE_BIND_SOURCE;
 	for (uint32_t i = 0; i < req->binds.count; i++) {
 		*ret_item = (int)i;
-		int tree = mount_clone(req->bind_fds.fd[i], "", 0);
+		int tree = clone_tree(host, req->bind_fds.fd[i]);
 		if (tree < 0)
 			return errno;
 		trees->bind[trees->bind_count++] = tree;
-		if (restrict_tree(tree, req->binds.text[i][1] == 'o', false, slot->user_ns_fd) < 0)
+		if (restrict_tree(host, tree, req->binds.text[i][1] == 'o', false, slot->user_ns_fd) < 0)
 			return errno;
 	}
 	return 0;
@@ -61,7 +74,7 @@ static int gather_trees(const struct host *host, const struct slot *slot, const 
 	*ret_item = -1;
 	if (setns(host->mount_ns_fd, CLONE_NEWNS) < 0)
 		return errno;
-	int error = clone_trees(slot, req, trees, ret_stage, ret_item);
+	int error = clone_trees(host, slot, req, trees, ret_stage, ret_item);
 	if (setns(host->own_mount_ns_fd, CLONE_NEWNS) < 0)
 		_exit(125); /* never start a sandbox from the host's mounts */
 	return error;
@@ -97,11 +110,14 @@ static void load_filters(const struct request *req, struct sandbox *sandbox, con
  * so that it can join it for a command; the commands' users can neither signal nor trace it. */
 static void become_warden(const struct host *host, const struct slot *slot, const struct reporter *to)
 {
-	uid_t warden = slot->uid_base + WARDEN_ID;
+	uid_t warden = slot_warden(host, slot);
 	gid_t group = host->warden_gid;
-	if (setgroups(1, &group) < 0 || setresgid(warden, warden, warden) < 0 || setresuid(warden, warden, warden) < 0)
+	/* who has one id alone may not leave his groups */
+	if ((!host->single_id && setgroups(1, &group) < 0) || setresgid(warden, warden, warden) < 0 ||
+	    setresuid(warden, warden, warden) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
-	if (sys_capset(0, 0) < 0) /* changing ids leaves the inheritable ones, which nsjail raises */
+	/* changing ids leaves the inheritable ones, which nsjail raises, and all of them to who stays root */
+	if (sys_capset(0, 0) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
@@ -149,7 +165,8 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
                                   const struct trees *trees)
 {
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id, .trace = req->trace };
-	struct sandbox sandbox = { .control_fd = req->control.fd[0], .user_ns_fd = slot->user_ns_fd };
+	struct sandbox sandbox = { .control_fd = req->control.fd[0], .user_ns_fd = slot->user_ns_fd,
+		                   .single_id = host->single_id };
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NAME, "init");
 	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
@@ -163,7 +180,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	/* nsjail names its own */
 	if (!req->nsjail.count && sethostname(req->hostname, strlen(req->hostname)) < 0)
 		fail(&to, STAGE_HOSTNAME, -1, errno);
-	sandbox.disk_fd = root_build(slot, req, trees, &to);
+	sandbox.disk_fd = root_build(host, slot, req, trees, &to);
 	if (req->nsjail.count)
 		nsjail_exec(host, slot, req, &sandbox, &to);
 	root_switch(trees, &to);

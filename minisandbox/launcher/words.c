@@ -63,6 +63,7 @@ static const struct option OPTIONS[] = {
 	{ "mode", KIND_NUMBER, BIT(PUT), AT(mode), 0777, "permission bits of a new file" },
 	{ "signal", KIND_NUMBER, BIT(SIGNAL), AT(signal), 64, "signal to be sent to the command" },
 	{ "group", KIND_FLAG, BIT(SIGNAL), AT(signal_group), 0, "to its whole process group" },
+	{ "all", KIND_FLAG, BIT(SIGNAL), AT(signal_all), 0, "to every process of the sandbox but init" },
 	{ "new-terminal", KIND_FLAG, BIT(RUN), AT(new_terminal), 0, "stdin is a terminal: make it the controlling one" },
 	{ "env", KIND_ENV, BIT(RUN), 0, 1u << 20, "NAME=VALUE" },
 };
@@ -218,11 +219,10 @@ static int check_complete(const struct request *req)
 {
 	switch (req->verb) {
 	case VERB_CONFIGURE:
+	case VERB_SLOT: /* the launcher knows whether there must be a first id */
 	case VERB_END:
 	case VERB_SIGNAL:
 		return 0;
-	case VERB_SLOT:
-		return req->uid_base ? 0 : EINVAL;
 	case VERB_LISTEN:
 		return req->port ? 0 : EINVAL;
 	case VERB_START:

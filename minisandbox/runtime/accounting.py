@@ -64,7 +64,7 @@ def count(command: Command, meter: MemoryMeter, mark: MemoryMark) -> Counters:
     peak, oom_kills = meter.end(mark)
     leaf = command.leaf
     return Counters(
-        cpu_time_s=leaf.cpu_time_s(),
+        cpu_time_s=leaf.cpu_time_s() if leaf.tracked else None,
         memory_peak_bytes=peak,
         memory_held_bytes=mark.held_bytes,
         processes_peak=leaf.processes_peak(),

@@ -11,6 +11,12 @@ IN_A_CONTAINER = (
     "securityContext.privileged: true)"
 )
 
+USER_NAMESPACES = (
+    "sysctl -w user.max_user_namespaces=65536, and where there are these: kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0"
+)
+"""What lets an ordinary user make user namespaces."""
+
 _PRIVILEGED = f"root with CAP_SYS_ADMIN is needed; {IN_A_CONTAINER}"
 _REINSTALL = "launcher and package do not fit together; build them anew (make install)"
 _DAMAGED = "this should not happen; report it with the output of `minisandbox doctor --json`"
@@ -20,6 +26,9 @@ ADVICE: dict[Stage, str] = {
     Stage.NONE: _DAMAGED,
     Stage.REQUEST: _REINSTALL,
     Stage.SEAL: "memory files must be executable (sysctl -w vm.memfd_noexec=0) and /proc mounted",
+    Stage.OUTER_USERNS: f"without root, user namespaces must be allowed: {USER_NAMESPACES}",
+    Stage.OUTER_IDMAP: "newuidmap(1) and newgidmap(1) must be setuid root, and grant what /etc/subuid and /etc/subgid "
+    "say; where no_new_privs is set they cannot",
     Stage.LAUNCHER_NAMESPACE: _PRIVILEGED,
     Stage.LAUNCHER_ROOT: f"the mount calls of Linux 5.12 and pivot_root(2) must be allowed; {_PRIVILEGED}",
     Stage.DEVICES: "/dev must hold null, zero, full, random, urandom and tty, where mknod(2) is not allowed",
@@ -93,13 +102,16 @@ _CAPABILITIES = {
 }
 """What is missing where a stage is not permitted; everywhere else it is CAP_SYS_ADMIN."""
 
+_OWN_ADVICE = (Stage.OUTER_USERNS, Stage.OUTER_IDMAP, Stage.PROC)
+"""Where a refusal says more than that a capability is missing."""
+
 _OWN_DISK = (Stage.TMPFS, Stage.UPPER, Stage.FILE_WRITE)
 
 
 def advice_for(stage_name: str, number: int) -> str:
     """Return what to do when the stage of this name failed with an error number."""
     stage = Stage.__members__.get(stage_name.upper(), Stage.NONE)
-    if number in (errno.EPERM, errno.EACCES) and stage < Stage.COMMAND_CLONE:
+    if number in (errno.EPERM, errno.EACCES) and stage < Stage.COMMAND_CLONE and stage not in _OWN_ADVICE:
         return f"{_CAPABILITIES.get(stage, 'CAP_SYS_ADMIN')} must be there; {IN_A_CONTAINER}"
     if number in _BY_ERRNO and not (number == errno.ENOSPC and stage in _OWN_DISK):
         return f"{_BY_ERRNO[number]}; {ADVICE[stage]}"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import trio
 
+from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import DeadlineError, SandboxError, StartError
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.policy import check_policy, filters
@@ -49,33 +50,33 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing | None
     """Where the time of a start went; None when there was none."""
 
+    degraded: tuple[str, ...] = ()
+    """What was agreed to be done without, and had to be."""
+
     @property
     def enforceable(self) -> bool:
-        """Whether a sandbox with the default policy holds on this host."""
+        """Whether a sandbox with the default policy holds on this host, but for what is `degraded`."""
         return all(finding.ok is not False for finding in self.findings)
 
 
-async def diagnose(state_dir: Path | None = None) -> Diagnosis:
-    """Look at this host and try sandboxes on it. Cancelled: nothing is left.
-
-    An ordinary user gets the look alone, with root among what is missing.
-    """
-    facts = read_host_facts()
-    trials = _Trials(state_dir, facts.landlock_abi)
-    if facts.is_root:
-        await trials.run()
-    findings = (*check_host(facts), *trials.features, *trials.findings())
-    return Diagnosis(findings=findings, timing=trials.timing)
+async def diagnose(state_dir: Path | None = None, degrade: Collection[str] = ()) -> Diagnosis:
+    """Look at this host and try sandboxes on it, without what `degrade` names. Cancelled: nothing is left."""
+    facts, agreed = read_host_facts(), parse_degradations(degrade)
+    trials = _Trials(state_dir, facts.landlock_abi, agreed)
+    await trials.run()
+    findings = (*check_host(facts, agreed), *trials.features, *trials.findings())
+    return Diagnosis(findings=findings, timing=trials.timing, degraded=trials.degraded)
 
 
 class _Trials:
     """What was tried so far. What could not be tried, since something before it failed, counts as not tried."""
 
-    def __init__(self, state_dir: Path | None, landlock_abi: int) -> None:
-        self._state_dir, self._landlock_abi = state_dir, landlock_abi
+    def __init__(self, state_dir: Path | None, landlock_abi: int, agreed: frozenset[Degradation]) -> None:
+        self._state_dir, self._landlock_abi, self._agreed = state_dir, landlock_abi, agreed
         self._tried: dict[str, Finding] = {}
         self._step = POLICY
         self.timing: Timing | None = None
+        self.degraded: tuple[str, ...] = ()
         self.features: list[Finding] = []
         """What newer kernels do better, where a sandbox could be opened."""
 
@@ -99,8 +100,9 @@ class _Trials:
             sizes = " and ".join(str(len(program) // FILTER_STEP_BYTES) for program in filters(policy))
             self._pass(f"default, with system call filters of {sizes} steps")
             self._step = LAUNCHER
-            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2, self_test=False)
+            opening = open_supervisor(state_dir=self._state_dir, max_sandboxes=2, self_test=False, degrade=self._agreed)
             supervisor = await stack.enter_async_context(opening)
+            self.degraded = supervisor.degraded
             self._pass("started and answers")
             self._step = START
             sandbox = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, trace=True))
@@ -111,6 +113,9 @@ class _Trials:
             self._step = LIMIT_PROBES[0].name
             small = await stack.enter_async_context(supervisor.open_sandbox(policy=policy, limits=SMALL))
             for probe in LIMIT_PROBES:
+                if without := probe.without & set(supervisor.degraded):
+                    self._leave_out(probe.name, *without)
+                    continue
                 await self._try(probe.name, partial(_reach_limit, small, probe))
             self.features = find_features(await _see(sandbox, self._landlock_abi))
             self._step = END
@@ -130,6 +135,9 @@ class _Trials:
             self._fail(error)
         else:
             self._tried[name] = Finding(name=name, ok=ok, detail=detail, advice="" if ok else UNSAFE)
+
+    def _leave_out(self, name: str, *without: Degradation) -> None:
+        self._tried[name] = Finding(name=name, ok=None, detail=f"not tried: done without {', '.join(without)}")
 
     def _pass(self, detail: str) -> None:
         self._tried[self._step] = Finding(name=self._step, ok=True, detail=detail)

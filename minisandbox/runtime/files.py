@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from minisandbox.degradation import MISSING, Degradation
 from minisandbox.errors import FileTransferError, UsageError
 from minisandbox.kernel.descriptors import open_pipe
 from minisandbox.kernel.protocol import WARDEN_ID, Record, Stage
@@ -138,11 +139,19 @@ async def resolve_user(sandbox: Sandbox, user: str | int) -> tuple[int, int]:
         uid = int(text)
         if uid >= WARDEN_ID:
             raise UsageError(f"user {uid} is beyond the {WARDEN_ID} ids of a sandbox")
+        _check_single_id(sandbox, user)
         return uid, uid
     for line in (await read_file(sandbox, "/etc/passwd", _PASSWD_MAX_BYTES)).split(b"\n"):
         fields = line.decode("utf-8", "replace").split(":")
         if len(fields) >= 4 and fields[0] == text and fields[2].isdecimal() and fields[3].isdecimal():
             uid, gid = int(fields[2]), int(fields[3])
             if max(uid, gid) < WARDEN_ID:
+                _check_single_id(sandbox, user)
                 return uid, gid
     raise UsageError(f"user {text!r} does not exist in the sandbox's /etc/passwd; give a name from it, or a number")
+
+
+def _check_single_id(sandbox: Sandbox, user: str | int) -> None:
+    if Degradation.SINGLE_ID in sandbox.degraded:
+        what, advice = MISSING[Degradation.SINGLE_ID]
+        raise UsageError(f"user {user!r} cannot be had: root alone is in this sandbox, since {what}; {advice}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
+import msgspec
+
+from minisandbox.degradation import LIMITS_OF, MISSING, Degradation
 from minisandbox.kernel.host import HostFacts
 from minisandbox.policy import CAPABILITIES
-from minisandbox.runtime.advice import IN_A_CONTAINER
+from minisandbox.runtime.advice import IN_A_CONTAINER, USER_NAMESPACES
 from minisandbox.runtime.finding import Finding
 
 LAUNCHER_CAPABILITIES = (
@@ -33,22 +36,49 @@ OLDEST_KERNEL = (6, 1)
 CONTROLLERS = ("memory", "pids", "cpu")
 
 
-def check_host(facts: HostFacts) -> list[Finding]:
-    """Return one finding for each feature, those that everything else rests on first."""
-    return [check(facts) for check in CHECKS]
+def check_host(facts: HostFacts, agreed: Set[Degradation] = frozenset()) -> list[Finding]:
+    """Return one finding for each feature, those that everything else rests on first.
+
+    What is missing for a protection that was `agreed` to be done without is not needed.
+    """
+    lacking = _lacking(facts)
+    if Degradation.CONTROL_GROUPS in agreed:  # it says that there are no limits
+        agreed = agreed | LIMITS_OF.keys()
+    found = [check(facts) for check in CHECKS]
+    return [
+        msgspec.structs.replace(finding, ok=None, detail=f"{finding.detail}; done without")
+        if finding.ok is False and finding.name in lacking and lacking[finding.name] <= agreed
+        else finding
+        for finding in found
+    ]
+
+
+def _lacking(facts: HostFacts) -> dict[str, frozenset[Degradation]]:
+    """Return by finding which protections go with what it is about."""
+    limits = {name for name, controller in LIMITS_OF.items() if controller not in facts.cgroup_controllers}
+    return {
+        "control groups": frozenset({Degradation.CONTROL_GROUPS}),
+        "controllers": frozenset(limits - {Degradation.CPUS_LIMIT}),
+        "subordinate ids": frozenset({Degradation.SINGLE_ID}),
+    }
+
+
+def _offer(*degradations: Degradation) -> str:
+    return " ".join(f"--degrade {name}" for name in degradations)
 
 
 def _root(facts: HostFacts) -> Finding:
-    advice = "" if facts.is_root else "run it with sudo: root is needed for now, a rootless mode is not there yet"
-    return Finding(name="root", ok=facts.is_root, detail=f"uid {facts.uid}", advice=advice)
+    detail = f"uid {facts.uid}" + ("" if facts.is_root else ", whose sandboxes are in a user namespace of his own")
+    return Finding(name="root", ok=True if facts.is_root else None, detail=detail)
 
 
 def _capabilities(facts: HostFacts) -> Finding:
+    if not facts.is_root:
+        return Finding(name="capabilities", ok=None, detail="none are needed in a user namespace of one's own")
     missing = [name for name in LAUNCHER_CAPABILITIES if not facts.has_capability(CAPABILITIES[name])]
     if not missing:
         return Finding(name="capabilities", ok=True, detail="all that the launcher needs")
-    advice = IN_A_CONTAINER if facts.is_root else "root has them"
-    return Finding(name="capabilities", ok=False, detail=f"missing: {', '.join(missing)}", advice=advice)
+    return Finding(name="capabilities", ok=False, detail=f"missing: {', '.join(missing)}", advice=IN_A_CONTAINER)
 
 
 def _kernel(facts: HostFacts) -> Finding:
@@ -100,6 +130,10 @@ def _cgroups(facts: HostFacts) -> Finding:
     if facts.cgroup_kind is None:
         advice = f"mount -t cgroup2 none /sys/fs/cgroup; {IN_A_CONTAINER}"
         return Finding(name="control groups", ok=False, detail="no hierarchy is mounted", advice=advice)
+    if not facts.cgroup_writable and not facts.is_root:
+        what, advice = MISSING[Degradation.CONTROL_GROUPS]
+        advice = f"{advice}, or do without: {_offer(Degradation.CONTROL_GROUPS)}"
+        return Finding(name="control groups", ok=False, detail=f"{facts.cgroup_kind.value}, but {what}", advice=advice)
     if not facts.cgroup_writable:
         advice = f"run it as root, or with a delegated subtree (systemd-run --scope -p Delegate=yes); {IN_A_CONTAINER}"
         detail = f"{facts.cgroup_kind.value}, but no group can be made below ours"
@@ -116,6 +150,9 @@ def _controllers(facts: HostFacts) -> Finding:
         "with cgroup v2, let the parent give them: echo '+memory +pids +cpu' > cgroup.subtree_control; "
         "where the kernel has memory switched off, boot with cgroup_enable=memory"
     )
+    if not facts.is_root:
+        lost = [name for name, controller in LIMITS_OF.items() if controller in missing]
+        advice = f"{MISSING[lost[0]][1]}, or do without: {_offer(*lost)}"
     # Without --cpus nothing needs the cpu controller.
     needed = any(name != "cpu" for name in missing)
     detail = f"missing: {', '.join(missing)}" + (f"; there: {there}" if there else "")
@@ -157,10 +194,23 @@ def _proc(facts: HostFacts) -> Finding:
 
 
 def _rootless(facts: HostFacts) -> Finding:
-    allowed = "allowed" if facts.unprivileged_user_namespaces else "forbidden"
-    counts = [sum(part.count for part in ranges) for ranges in (facts.subuids, facts.subgids)]
-    detail = f"user namespaces without root are {allowed}; {counts[0]} subordinate uids, {counts[1]} gids"
-    return Finding(name="rootless", ok=None, detail=detail, advice="for a later version; nothing uses it yet")
+    allowed = facts.unprivileged_user_namespaces
+    detail = f"user namespaces without root are {'allowed' if allowed else 'forbidden'}"
+    if facts.is_root:
+        return Finding(name="rootless", ok=None, detail=f"{detail}; root does not need them")
+    return Finding(name="rootless", ok=allowed, detail=detail, advice="" if allowed else USER_NAMESPACES)
+
+
+def _subordinate_ids(facts: HostFacts) -> Finding:
+    most = min(max((part.count for part in ranges), default=0) for ranges in (facts.subuids, facts.subgids))
+    there = "are" if facts.id_mappers else "are not"
+    detail = f"{most} in a range; newuidmap and newgidmap {there} there"
+    if facts.is_root:
+        return Finding(name="subordinate ids", ok=None, detail=f"{detail}; root does not need them")
+    if most and facts.id_mappers:
+        return Finding(name="subordinate ids", ok=True, detail=detail)
+    advice = f"{MISSING[Degradation.SINGLE_ID][1]}, or do without: {_offer(Degradation.SINGLE_ID)}"
+    return Finding(name="subordinate ids", ok=False, detail=detail, advice=advice)
 
 
 CHECKS: tuple[Callable[[HostFacts], Finding], ...] = (
@@ -177,5 +227,6 @@ CHECKS: tuple[Callable[[HostFacts], Finding], ...] = (
     _nesting,
     _proc,
     _rootless,
+    _subordinate_ids,
 )
 """All checks, in the order in which they are shown."""

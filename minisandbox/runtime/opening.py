@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.images.state import StateDir
-from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree, detect_layout
-from minisandbox.kernel.ids import IdRange, claim_ids
+from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree
+from minisandbox.kernel.ids import Ids, OwnIds, claim_ids
 from minisandbox.kernel.launcher import Launcher, open_launcher
-from minisandbox.kernel.protocol import SLOT_IDS
+from minisandbox.kernel.outer import OuterNamespace, find_outer
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
+from minisandbox.runtime.degraded import check_degradations, find_layout
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
@@ -44,30 +47,31 @@ async def open_supervisor(
     engine: str = DEFAULT_ENGINE,
     events: Path | EventReceiver | None = None,
     event_argv: bool = False,
+    degrade: Collection[str] = (),
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks (default /var/lib/minisandbox). Kinds of sandboxes that are opened often are
-    started ahead, at most `max_parked` at once. What a dead supervisor left there is removed first. With `self_test` a
-    sandbox tries what none may do before any is served. `engine` is for sandboxes that name none. `events` gets each
-    event of a sandbox's life, with the words of commands if `event_argv`. Raises HostError when none can run here.
+    `state_dir` holds layers and locks. Kinds of sandboxes that are opened often are started ahead, at most `max_parked`
+    at once. What a dead supervisor left there is removed first. With `self_test` a sandbox tries what none may do.
+    `engine` is for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands
+    if `event_argv`. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
     """
-    _check_caller(max_sandboxes)
+    host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
         state = StateDir.open(state_dir)
-        layout = _swept(cgroup_layout or detect_layout(), state)
+        CgroupTree.sweep(host.layout, state.is_alive)
         lock = stack.enter_context(state.open_instance())
-        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
+        telemetry = Telemetry(lock.id, leaked=len(_dead(host.layout, state)), with_argv=event_argv)
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
-        ids = stack.enter_context(contextlib.closing(claim_ids(max_sandboxes)))
-        cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids))
+        ids = stack.enter_context(contextlib.closing(OwnIds() if host.outer else claim_ids(max_sandboxes)))
+        cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
-        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes)
+        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes, host.outer)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
-        slots = SlotPool(launcher, cgroups, ids.base, max_sandboxes, telemetry)
-        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry)
+        slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
+        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
         await stack.enter_async_context(_serving(supervisor, slots))
         if self_test:
             await run_self_test(supervisor)
@@ -76,10 +80,25 @@ async def open_supervisor(
             yield supervisor
 
 
-def _swept(layout: CgroupLayout, state: StateDir) -> CgroupLayout:
-    """Remove what dead instances left in the control groups, and return these."""
-    CgroupTree.sweep(layout, state.is_alive)
-    return layout
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What there is for this user on this host."""
+
+    layout: CgroupLayout
+    outer: OuterNamespace | None
+    degraded: frozenset[Degradation]
+
+
+def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: int) -> _Host:
+    if refusal := kernel_refusal(platform.release(), platform.machine()):
+        raise HostError(
+            f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
+        )
+    if max_sandboxes < 1:
+        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
+    agreed, outer = parse_degradations(degrade), find_outer()
+    found = layout or find_layout(outer)
+    return _Host(found, outer, check_degradations(found, outer, agreed))
 
 
 def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
@@ -87,29 +106,13 @@ def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
     return [instance for instance in CgroupTree.instances(layout) if not state.is_alive(instance)]
 
 
-def _check_caller(max_sandboxes: int) -> None:
-    if refusal := kernel_refusal(platform.release(), platform.machine()):
-        raise HostError(
-            f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
-        )
-    if os.geteuid() != 0:
-        raise HostError("minisandbox needs root on this host: run it with sudo (a rootless mode is not there yet)")
-    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
-        raise HostError(
-            "this is root of a user namespace, and minisandbox needs the host's root (a rootless mode is not there yet)"
-            "; in a container, run it without user namespace remapping"
-        )
-    if max_sandboxes < 1:
-        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
-
-
-def _warden_gid(ids: IdRange) -> int:
-    """The group of all inits: the last id of the first slot, which is mapped into no sandbox."""
-    return ids.base + SLOT_IDS - 1
-
-
 async def _open_launcher(
-    reactor: Reactor, cgroups: CgroupTree, ids: IdRange, lock_fd: int, max_sandboxes: int
+    reactor: Reactor,
+    cgroups: CgroupTree,
+    ids: Ids,
+    lock_fd: int,
+    max_sandboxes: int,
+    outer: OuterNamespace | None,
 ) -> Launcher:
     with contextlib.ExitStack() as stack:
         inits_fds = list(cgroups.inits_tasks_fds)
@@ -123,7 +126,8 @@ async def _open_launcher(
             slots=max_sandboxes,
             lock_fd=lock_fd,
             inits_fds=inits_fds,
-            warden_gid=_warden_gid(ids),
+            warden_gid=ids.launcher_warden_gid,
+            outer=outer,
         )
 
 
@@ -145,8 +149,8 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
 
 
 @contextlib.contextmanager
-def _open_cgroups(layout: CgroupLayout, instance: str, ids: IdRange) -> Iterator[CgroupTree]:
-    cgroups = CgroupTree.create(layout, instance, _warden_gid(ids))
+def _open_cgroups(host: _Host, instance: str, ids: Ids) -> Iterator[CgroupTree]:
+    cgroups = CgroupTree.create(host.layout, instance, ids.warden_gid, host.degraded)
     try:
         yield cgroups
     finally:

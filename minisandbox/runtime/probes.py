@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from minisandbox.degradation import Degradation
 from minisandbox.kernel.host import status_fields
 from minisandbox.kernel.ids import FIRST_ID
+from minisandbox.kernel.outer import ALL_IDS, is_privileged
 from minisandbox.policy import Policy, capability_mask
 from minisandbox.spec import ExitReason, Limits
 
@@ -35,6 +37,8 @@ class LimitProbe:
     command: Sequence[str]
     limits: Limits
     reason: ExitReason
+    without: frozenset[Degradation] = frozenset()
+    """It is not tried where one of these is in force: what it needs is not enforced."""
 
 
 SMALL = Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, disk_inodes=256, wall_time_s=20.0)
@@ -64,7 +68,9 @@ def _judge_network(printed: str, _policy: Policy) -> tuple[bool, str]:
 
 
 def _judge_users(printed: str, _policy: Policy) -> tuple[bool, str]:
-    first = (printed.split() or ["0", "0"])[1]
+    _inside, first, count = (printed.split() or ["0", "0", "4294967295"])[:3]
+    if not is_privileged() and int(first) == 0 and int(count) < ALL_IDS:  # the outer user namespace is what is outside
+        return True, "root inside is the user who runs minisandbox"
     return int(first) >= FIRST_ID, f"root inside is uid {first} of the host"
 
 
@@ -105,16 +111,29 @@ def _sh(script: str) -> tuple[str, ...]:
 
 
 LIMIT_PROBES = (
-    LimitProbe("memory limit", _sh("dd if=/dev/zero of=/dev/null bs=256M count=1"), Limits(), ExitReason.MEMORY),
+    LimitProbe(
+        "memory limit",
+        _sh("dd if=/dev/zero of=/dev/null bs=256M count=1"),
+        Limits(),
+        ExitReason.MEMORY,
+        frozenset({Degradation.MEMORY_LIMIT}),
+    ),
     LimitProbe("disk limit", _sh("dd if=/dev/zero of=/tmp/fill bs=1M count=16"), Limits(), ExitReason.DISK),
     LimitProbe(
         "process limit",
         _sh("for i in 1 2 3 4 5 6 7 8; do sleep 5 & done; wait"),
         Limits(processes=4),
         ExitReason.PROCESSES,
+        frozenset({Degradation.PROCESSES_LIMIT}),
     ),
     LimitProbe("wall-time limit", ("sleep", "10"), Limits(wall_time_s=0.1), ExitReason.WALL_TIME),
-    LimitProbe("CPU-time limit", _sh("while :; do :; done"), Limits(cpu_time_s=0.1), ExitReason.CPU_TIME),
+    LimitProbe(
+        "CPU-time limit",
+        _sh("while :; do :; done"),
+        Limits(cpu_time_s=0.1),
+        ExitReason.CPU_TIME,
+        frozenset({Degradation.CONTROL_GROUPS}),
+    ),
     LimitProbe("output limit", _sh("while :; do echo 0123456789; done"), Limits(stdout_bytes=4096), ExitReason.OUTPUT),
 )
 """All limits that end a command."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from minisandbox.binds import Bind
+from minisandbox.degradation import Degradation
 from minisandbox.errors import HostError
 from minisandbox.policy import Policy, load_policy
 from minisandbox.runtime.probes import LIMIT_PROBES, PROBES, Probe
@@ -71,7 +72,7 @@ async def run_self_test(supervisor: Supervisor, test: SelfTest = SELF_TEST) -> N
     """
     async with _open(supervisor, test) as sandbox:
         await _look(sandbox)
-        if sandbox.limits.memory_bytes is not None:
+        if sandbox.limits.memory_bytes is not None and Degradation.MEMORY_LIMIT not in sandbox.degraded:
             await _exceed_memory(sandbox)
 
 

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from minisandbox.degradation import MISSING, Degradation
 from minisandbox.errors import (
     BusyError,
     ClosedError,
     CommandNotFoundError,
+    HostError,
     SessionEndedError,
     UsageError,
 )
@@ -260,7 +262,13 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def open_session(sandbox: Sandbox, wishes: Wishes) -> AsyncIterator[Session]:
-    """Open a session for the block. Raises UsageError when the sandbox has no bash that can serve one."""
+    """Open a session for the block.
+
+    Raises UsageError when the sandbox has no bash that can serve one, HostError where nothing tells processes apart.
+    """
+    if Degradation.CONTROL_GROUPS in sandbox.degraded:
+        what, advice = MISSING[Degradation.CONTROL_GROUPS]
+        raise HostError(f"a session cannot tell its commands from others, since {what}; {advice}")
     session = await Session.open(sandbox, await resolve(sandbox, ["bash"], wishes))
     try:
         yield session

@@ -12,8 +12,8 @@ import trio
 
 from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
 from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
+from minisandbox.kernel.ids import Ids
 from minisandbox.kernel.launcher import Launcher
-from minisandbox.kernel.protocol import SLOT_IDS, WARDEN_ID
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
 
@@ -29,27 +29,22 @@ class Slot:
 
     number: int
     uid_base: int
+    warden_uid: int
+    """Who starts commands in its control groups: the init of a sandbox in it."""
     cgroup: SlotCgroup
     leaves: list[RunCgroup] = field(default_factory=list)
     """Of the commands of the last sandbox, still to be removed."""
     returned_at: float = 0.0
 
-    @property
-    def warden_uid(self) -> int:
-        """The host id of the init of a sandbox in this slot."""
-        return self.uid_base + WARDEN_ID
-
 
 class SlotPool:
     """Hands out slots. `serve` must run beside it to take back those that cool."""
 
-    def __init__(
-        self, launcher: Launcher, cgroups: CgroupTree, uid_base: int, limit: int, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, launcher: Launcher, cgroups: CgroupTree, ids: Ids, limit: int, telemetry: Telemetry) -> None:
         self.telemetry = telemetry
         self._launcher = launcher
         self.cgroups = cgroups
-        self._uid_base = uid_base
+        self._ids = ids
         self.limit = limit
         self._numbers = list(reversed(range(limit)))
         self._free: list[Slot] = []
@@ -95,7 +90,7 @@ class SlotPool:
 
     async def _make(self, number: int) -> Slot:
         """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again."""
-        uid_base = self._uid_base + number * SLOT_IDS
+        uid_base = self._ids.base(number)
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.make_slot(number, uid_base)
@@ -103,7 +98,7 @@ class SlotPool:
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
         self.telemetry.slots_made += 1
-        return Slot(number, uid_base, self.cgroups.open_slot(number))
+        return Slot(number, uid_base, self._ids.warden_uid(number), self.cgroups.open_slot(number))
 
     def release(self, slot: Slot, leaves: list[RunCgroup]) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
 
 from minisandbox.binds import Bind
+from minisandbox.degradation import Degradation
 from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
@@ -24,6 +25,7 @@ from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
 from minisandbox.kernel.protocol import Record, stage_name
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy, load_policy
+from minisandbox.runtime.degraded import kill_inside
 from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import Engines
 from minisandbox.runtime.engines.native import StartSpec
@@ -52,9 +54,12 @@ class Supervisor(Inspected):
         engines: Engines,
         max_parked: int,
         telemetry: Telemetry,
+        degraded: Iterable[Degradation] = (),
     ) -> None:
         self.state = state
         self.telemetry = telemetry
+        self.degraded = tuple(name for name in Degradation if name in set(degraded))
+        """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
         self.parking = ParkingLot(max_parked, self._start, self._close)
         self._reactor = reactor
         self._launcher = launcher
@@ -190,10 +195,11 @@ class Supervisor(Inspected):
     def _make_sandbox(self, slot: Slot, control: socket.socket, options: Options) -> Sandbox:
         self._numbers = self._numbers % 0xFFFFFFFF + 1
         listen = partial(self._launcher.listen, slot.number, self._numbers)
+        channel = Channel(control, f"the init of slot {slot.number}")
         sandbox = Sandbox(
             number=self._numbers,
             slot=slot,
-            channel=Channel(control, f"the init of slot {slot.number}"),
+            channel=channel,
             reactor=self._reactor,
             network=SandboxNetwork(listen, self._uplink, is_host=options.policy.network is Network.HOST),
             policy=options.policy,
@@ -202,6 +208,8 @@ class Supervisor(Inspected):
         )
         sandbox.ahead = options.ahead
         sandbox.observer = self.telemetry.watch(sandbox.number)
+        sandbox.degraded = self.degraded
+        slot.cgroup.kill_untracked = partial(kill_inside, channel)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 

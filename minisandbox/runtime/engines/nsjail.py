@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minisandbox.errors import HostError, StartError
+from minisandbox.kernel.outer import is_privileged
 from minisandbox.kernel.protocol import Request, Stage
 from minisandbox.runtime.engines.native import StartSpec, start_request
 
@@ -26,6 +27,8 @@ class NsjailEngine:
     """Starts sandboxes by nsjail."""
 
     def __init__(self) -> None:
+        if not is_privileged():
+            raise HostError("the nsjail engine needs the host's root; use the native one")
         self._program_fd = _open_program(_find_program())
 
     @contextlib.contextmanager
