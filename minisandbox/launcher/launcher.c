@@ -16,7 +16,6 @@
  * It decides nothing: which layers, limits, ids and filters comes from the supervisor; it reads no bytes of a workload.
  *
  * An ordinary user's is root of a user namespace that he owns: rootless.c says what is different then.
- *
  * Ends: the end of the supervisor's socket is the end of the launcher and of all sandboxes (their inits die with it by
  * PR_SET_PDEATHSIG, and by the end of their control sockets).
  */

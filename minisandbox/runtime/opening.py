@@ -59,8 +59,7 @@ async def open_supervisor(
     host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
-        state = StateDir.open(state_dir)
-        CgroupTree.sweep(host.layout, state.is_alive)
+        state = _swept(StateDir.open(state_dir), host.layout)
         lock = stack.enter_context(state.open_instance())
         telemetry = Telemetry(lock.id, leaked=len(_dead(host.layout, state)), with_argv=event_argv)
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
@@ -99,6 +98,12 @@ def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: 
     agreed, outer = parse_degradations(degrade), find_outer()
     found = layout or find_layout(outer)
     return _Host(found, outer, check_degradations(found, outer, agreed))
+
+
+def _swept(state: StateDir, layout: CgroupLayout) -> StateDir:
+    """Remove what dead instances of a state directory left in the control groups."""
+    CgroupTree.sweep(layout, state.is_alive)
+    return state
 
 
 def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
