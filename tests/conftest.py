@@ -54,27 +54,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs root and its rights, by its mark or because it opens sandboxes, where they are not to be had.
-
-    An ordinary user skips what needs root by its mark, and what this host cannot enforce for him.
-    """
-    marked = item.get_closest_marker("requires_root") is not None
-    if os.geteuid() != 0:
-        if marked:
-            pytest.skip(NEEDS_ROOT)
-        for mark in item.iter_markers("enforces"):
-            if reason := missing_for(mark.args):
-                pytest.skip(reason)
-        return
-    opens = not {"supervisor", "state_dir"}.isdisjoint(getattr(item, "fixturenames", ()))
-    if (marked or opens) and (missing := missing_on_this_host()):
+    """Skip what needs root, by its mark, and what this host or this user cannot have."""
+    if item.get_closest_marker("requires_root") and os.geteuid() != 0:
+        pytest.skip(NEEDS_ROOT)
+    for mark in item.iter_markers("enforces"):
+        if reason := missing_for(mark.args):
+            pytest.skip(reason)
+    fixtures = getattr(item, "fixturenames", ())
+    opens = item.get_closest_marker("requires_root") or not {"supervisor", "state_dir"}.isdisjoint(fixtures)
+    if opens and (missing := missing_on_this_host()):
         pytest.skip(f"this host cannot have sandboxes: {missing}")
 
 
 @functools.cache
 def missing_on_this_host() -> str:
     """Return what sandboxes need and the facts about this host lack; test_lane_facts.py says where that may be."""
-    findings = check_host(read_host_facts())
+    findings = check_host(read_host_facts(), frozenset(needed_degradations()))
     return "; ".join(f"{finding.name}: {finding.detail}" for finding in findings if finding.ok is False)
 
 

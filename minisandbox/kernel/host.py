@@ -117,9 +117,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 def read_host_facts() -> HostFacts:
     """Read all facts anew; a few milliseconds."""
     status, subordinates = status_fields(_text("/proc/self/status")), read_subordinate_ids()
-    layout, memory = _layout(), psutil.virtual_memory()
-    usable = layout if layout is None or os.geteuid() == 0 else writable_layout(layout)
+    layout, usable = _layouts()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    memory = psutil.virtual_memory()
     return HostFacts(
         kernel_release=platform.release(),
         architecture=platform.machine(),
@@ -225,6 +225,12 @@ def _layout() -> CgroupLayout | None:
         return detect_layout()
     except HostError:
         return None
+
+
+def _layouts() -> tuple[CgroupLayout | None, CgroupLayout | None]:
+    """Return our own control groups, and which of them we may use."""
+    layout = _layout()
+    return layout, layout if layout is None or os.geteuid() == 0 else writable_layout(layout)
 
 
 def _controllers(layout: CgroupLayout | None) -> dict[str, str]:

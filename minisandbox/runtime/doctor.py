@@ -62,7 +62,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 async def diagnose(state_dir: Path | None = None, degrade: Collection[str] = ()) -> Diagnosis:
     """Look at this host and try sandboxes on it, without what `degrade` names. Cancelled: nothing is left."""
     facts, agreed = read_host_facts(), parse_degradations(degrade)
-    trials = _Trials(state_dir, agreed, facts.landlock_abi)
+    trials = _Trials(state_dir, facts.landlock_abi, agreed)
     await trials.run()
     findings = (*check_host(facts, agreed), *trials.features, *trials.findings())
     return Diagnosis(findings=findings, timing=trials.timing, degraded=trials.degraded)
@@ -71,8 +71,8 @@ async def diagnose(state_dir: Path | None = None, degrade: Collection[str] = ())
 class _Trials:
     """What was tried so far. What could not be tried, since something before it failed, counts as not tried."""
 
-    def __init__(self, state_dir: Path | None, agreed: frozenset[Degradation], landlock_abi: int) -> None:
-        self._state_dir, self._agreed, self._landlock_abi = state_dir, agreed, landlock_abi
+    def __init__(self, state_dir: Path | None, landlock_abi: int, agreed: frozenset[Degradation]) -> None:
+        self._state_dir, self._landlock_abi, self._agreed = state_dir, landlock_abi, agreed
         self._tried: dict[str, Finding] = {}
         self._step = POLICY
         self.timing: Timing | None = None

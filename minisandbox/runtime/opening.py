@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -50,54 +51,59 @@ async def open_supervisor(
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks; what a dead supervisor left there is removed first. Kinds of sandboxes that are
-    opened often are started ahead, at most `max_parked`. With `self_test` a sandbox tries what none may do. `engine` is
-    for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands if
-    `event_argv`. What cannot be enforced is refused but for what `degrade` names. Raises HostError when none can run.
+    `state_dir` holds layers and locks. Kinds of sandboxes that are opened often are started ahead, at most `max_parked`
+    at once. What a dead supervisor left there is removed first. With `self_test` a sandbox tries what none may do.
+    `engine` is for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands
+    if `event_argv`. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
     """
-    agreed, outer = _agreed(degrade, max_sandboxes), find_outer()
+    host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
-        state = StateDir.open(state_dir)
-        layout = _swept(cgroup_layout or find_layout(outer), state)
-        degraded = check_degradations(layout, outer, agreed)
+        state = _swept(StateDir.open(state_dir), host.layout)
         lock = stack.enter_context(state.open_instance())
-        telemetry = Telemetry(lock.id, leaked=len(_dead(layout, state)), with_argv=event_argv)
+        telemetry = Telemetry(lock.id, leaked=len(_dead(host.layout, state)), with_argv=event_argv)
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
-        ids = stack.enter_context(contextlib.closing(OwnIds() if outer else claim_ids(max_sandboxes)))
-        cgroups = stack.enter_context(_open_cgroups(layout, lock.id, ids, degraded))
+        ids = stack.enter_context(contextlib.closing(OwnIds() if host.outer else claim_ids(max_sandboxes)))
+        cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
-        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes, outer)
+        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes, host.outer)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, degraded)
+        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
         await stack.enter_async_context(_serving(supervisor, slots))
-        await _begin(supervisor, self_test, receive)
+        if self_test:
+            await run_self_test(supervisor)
+        telemetry.begin(receive)  # the self-test is nothing that anybody asked for
         async with serving_status(supervisor, lock.path):
             yield supervisor
 
 
-async def _begin(supervisor: Supervisor, self_test: bool, receive: EventReceiver | None) -> None:
-    if self_test:
-        await run_self_test(supervisor)
-    supervisor.telemetry.begin(receive)  # the self-test is nothing that anybody asked for
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What there is for this user on this host."""
+
+    layout: CgroupLayout
+    outer: OuterNamespace | None
+    degraded: frozenset[Degradation]
 
 
-def _swept(layout: CgroupLayout, state: StateDir) -> CgroupLayout:
-    """Remove what dead instances left in the control groups, and return these."""
-    CgroupTree.sweep(layout, state.is_alive)
-    return layout
-
-
-def _agreed(degrade: Collection[str], max_sandboxes: int) -> frozenset[Degradation]:
+def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: int) -> _Host:
     if refusal := kernel_refusal(platform.release(), platform.machine()):
         raise HostError(
             f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
         )
     if max_sandboxes < 1:
         raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
-    return parse_degradations(degrade)
+    agreed, outer = parse_degradations(degrade), find_outer()
+    found = layout or find_layout(outer)
+    return _Host(found, outer, check_degradations(found, outer, agreed))
+
+
+def _swept(state: StateDir, layout: CgroupLayout) -> StateDir:
+    """Remove what dead instances of a state directory left in the control groups."""
+    CgroupTree.sweep(layout, state.is_alive)
+    return state
 
 
 def _dead(layout: CgroupLayout, state: StateDir) -> list[str]:
@@ -148,10 +154,8 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
 
 
 @contextlib.contextmanager
-def _open_cgroups(
-    layout: CgroupLayout, instance: str, ids: Ids, degraded: frozenset[Degradation]
-) -> Iterator[CgroupTree]:
-    cgroups = CgroupTree.create(layout, instance, ids.warden_gid, degraded)
+def _open_cgroups(host: _Host, instance: str, ids: Ids) -> Iterator[CgroupTree]:
+    cgroups = CgroupTree.create(host.layout, instance, ids.warden_gid, host.degraded)
     try:
         yield cgroups
     finally:
