@@ -34,6 +34,7 @@ from minisandbox.runtime.opening import open_supervisor
 from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.session import Session, SessionResult
+from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.tree_pump import TreeBounds, TreeReport
 from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
@@ -66,6 +67,7 @@ __all__ = [
     "Session",
     "SessionEndedError",
     "SessionResult",
+    "Snapshot",
     "StartError",
     "StateDir",
     "StateError",

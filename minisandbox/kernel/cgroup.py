@@ -25,11 +25,20 @@ from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
-from minisandbox.kernel.cgroup_slot import SlotCgroup
+from minisandbox.kernel.cgroup_slot import KeptMemory, SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.kernel.cgroup_v2 import ADVICE, HierarchyV2, enable_below, leave_supervisor_leaf
 
-__all__ = ["CgroupKind", "CgroupLayout", "CgroupTree", "Charge", "RunCgroup", "SlotCgroup", "detect_layout"]
+__all__ = [
+    "CgroupKind",
+    "CgroupLayout",
+    "CgroupTree",
+    "Charge",
+    "KeptMemory",
+    "RunCgroup",
+    "SlotCgroup",
+    "detect_layout",
+]
 
 INSTANCE = re.compile(r"[0-9a-f]{8,16}")
 TREE = re.compile(r"minisandbox-([0-9a-f]{8,16})")
@@ -50,6 +59,7 @@ class CgroupTree:
         self._layout, self._trees, self._done_without = layout, trees, done_without
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
+        self._accounts = 0
 
     @classmethod
     def create(
@@ -104,9 +114,18 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
-    def open_slot(self, number: int) -> SlotCgroup:
-        """Make the groups of a slot. Raises CgroupError when they are there already."""
-        return SlotCgroup(self._trees, number, self._done_without)
+    def open_slot(self, number: int, generation: int = 0) -> SlotCgroup:
+        """Make the groups of a slot, in a later generation when it gave its memory group away.
+
+        Raises CgroupError when they are there already.
+        """
+        name = f"s{number}.{generation}" if generation else f"s{number}"
+        return SlotCgroup(self._trees, name, self._done_without)
+
+    def open_account(self) -> KeptMemory | None:
+        """Make a memory group that belongs to no slot; None when memory is not accounted."""
+        self._accounts += 1
+        return None if self._trees.memory is None else KeptMemory.make(self._trees.memory, f"k{self._accounts}")
 
     def inits(self) -> list[int]:
         """Return the processes among the inits, the launcher's own included; none where they have no group."""

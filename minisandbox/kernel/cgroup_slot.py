@@ -10,11 +10,12 @@ It never starts, moves or waits for a process, and holds no descriptor while no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from minisandbox.degradation import Degradation, refusal
-from minisandbox.errors import CgroupError
+from minisandbox.errors import CgroupError, HostError
 from minisandbox.kernel.cgroup_charge import Charge, field, stat_lag_bytes
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy, Memory
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
@@ -27,8 +28,8 @@ T = TypeVar("T")
 class SlotCgroup:
     """The groups of one slot. Made by `CgroupTree.open_slot`; `remove` ends it."""
 
-    def __init__(self, trees: Hierarchies, number: int, done_without: frozenset[Degradation] = frozenset()) -> None:
-        self.name = f"s{number}"
+    def __init__(self, trees: Hierarchies, name: str, done_without: frozenset[Degradation] = frozenset()) -> None:
+        self.name = name
         self.kill_untracked: Callable[[], None] = lambda: None
         """How all processes are killed where no control group tells which they are."""
         self._done_without = done_without
@@ -167,6 +168,37 @@ class SlotCgroup:
             # Without cgroup.kill, pids.max was set to 0 meanwhile.
             self._limit_processes(self._processes)
 
+    def give_memory(self) -> KeptMemory | None:
+        """Return the memory group, with what is charged to it, for somebody else; None when none is accounted.
+
+        No process may be in it ever again; call `remove_rest` instead of `remove`.
+        """
+        memory, tree = self._memory, self._trees.memory
+        return None if memory is None or tree is None else KeptMemory(tree, self.name, memory)
+
+    def remove_rest(self) -> None:
+        """Remove all groups but that of memory."""
+        self._remove_spares()
+        self.end_memory_peak()
+        for tree in self._groups:
+            if tree is not self._trees.memory:
+                tree.remove(self.name)
+
+    def freeze(self, value: int) -> None:
+        """Stop all processes of the slot (1), or let them go on (0). Raises HostError where that cannot be."""
+        tree = self._trees.members
+        if tree is None or not tree.write_optional(f"{self.name}/cgroup.freeze", str(value)):
+            raise HostError("this host cannot freeze processes: that needs the unified hierarchy of Linux 5.2")
+
+    def is_frozen(self) -> bool:
+        """Return whether all processes have stopped."""
+        tree = self._trees.members
+        return tree is not None and b"frozen 1" in tree.read(f"{self.name}/cgroup.events")
+
+    def processes(self) -> set[int]:
+        """Return the process ids in the slot."""
+        return set() if self._trees.members is None else self._trees.members.pids(self.name)
+
     def remove(self) -> bool:
         """Remove the groups and return True, or False while a process or the leaf of a command is in them."""
         self._remove_spares()
@@ -221,6 +253,34 @@ class SlotCgroup:
         if tree not in self._groups:
             self._make_group(tree)
         tree.set_bandwidth(self.name, cpus)
+
+
+class KeptMemory:
+    """The memory group of a slot that goes on, without any process, as the account of files that it wrote."""
+
+    __slots__ = ("_memory", "_name", "_tree")
+
+    def __init__(self, tree: Hierarchy, name: str, memory: Memory) -> None:
+        self._tree, self._name, self._memory = tree, name, memory
+
+    @classmethod
+    def make(cls, tree: Hierarchy, name: str) -> KeptMemory:
+        """Make a new group, for files that a process which joins it will write."""
+        tree.make(name)
+        return cls(tree, name, tree.memory(name))
+
+    def open_join(self) -> int:
+        """Return a descriptor of the file that a process joins it by, writing "0"; the caller owns it."""
+        file = "tasks" if isinstance(self._tree, HierarchyV1) else "cgroup.procs"
+        return self._tree.open(f"{self._name}/{file}", os.O_WRONLY)
+
+    def held_bytes(self) -> int:
+        """Return the bytes of files in memory that are charged to it, late by up to `stat_lag_bytes`."""
+        return self._memory.charge().shmem_bytes
+
+    def remove(self) -> bool:
+        """Remove the group; the kernel keeps what is left of it until its files are gone."""
+        return self._tree.remove(self._name)
 
 
 def _needed(found: T | None, degradation: Degradation) -> T:

@@ -20,7 +20,7 @@ from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, Sandbo
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.outer import OuterNamespace
-from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, stage_name
+from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, answered, stage_name
 from minisandbox.kernel.reactor import Reactor
 
 STEP_DEADLINE_S = 30.0
@@ -93,7 +93,7 @@ class Launcher:
             stage = stage_name(record.stage)
             self._break(StartError("cannot set the launcher up", stage, record.error, record.item))
             return
-        key = (_answered(record), record.id)
+        key = (answered(record), record.id)
         event = self._waiting.pop(key, None)
         if fd >= 0 and event is not None:
             self._opened[record.id] = fd
@@ -102,7 +102,9 @@ class Launcher:
         if event is not None:
             self._answers[key] = record
             event.set()
-        elif kind is RecordKind.FAILED:  # of a request that nobody waits for: the launcher and we disagree
+        elif (
+            kind is RecordKind.FAILED and record.stage != Stage.COPY
+        ):  # of a request that nobody waits for: the launcher and we disagree
             self._break(BrokenError(f"the launcher refused a request at step {stage_name(record.stage)}"))
 
     def _break(self, error: BrokenError | StartError) -> None:
@@ -149,7 +151,7 @@ class Launcher:
             request.descriptor("inits", fd)
         event = self.expect(RecordKind.HELLO, 0)
         await self.send(request)
-        with _deadline("the launcher to answer"):
+        with step_deadline("the launcher to answer"):
             await event.wait()
         version = self.answer(RecordKind.HELLO, 0).value
         if version != VERSION:
@@ -184,7 +186,7 @@ class Launcher:
         """Make the namespaces of a slot. Raises StartError with the stage when the kernel refuses."""
         event = self.expect(RecordKind.SLOT, number)
         await self.send(Request("slot").option("slot", number).option("uid-base", uid_base))
-        with _deadline(f"the namespaces of slot {number}"):
+        with step_deadline(f"the namespaces of slot {number}"):
             await event.wait()
         record = self.answer(RecordKind.SLOT, number)
         if record.kind == RecordKind.FAILED:
@@ -199,7 +201,7 @@ class Launcher:
         opened = self.expect(RecordKind.OPENED, sandbox)
         request = Request("listen").option("slot", slot).option("id", sandbox).option("port", port)
         try:
-            with trio.CancelScope(shield=True), _deadline(f"a listening socket in slot {slot}"):
+            with trio.CancelScope(shield=True), step_deadline(f"a listening socket in slot {slot}"):
                 await self.send(request)
                 await opened.wait()
         finally:
@@ -208,6 +210,14 @@ class Launcher:
         if record.kind == RecordKind.FAILED:
             raise StartError("cannot listen in the network of a sandbox", stage_name(record.stage), record.error)
         return self._opened.pop(sandbox)
+
+    def take_opened(self, number: int) -> int:
+        """Return the descriptor that came with an answer OPENED; it is the caller's."""
+        return self._opened.pop(number)
+
+    def forget(self, kind: RecordKind, number: int) -> None:
+        """Wait no longer for what was expected; what comes all the same is closed."""
+        self._waiting.pop((kind, number), None)
 
     async def end(self, slot: int, sandbox: int, deadline_s: float = STEP_DEADLINE_S) -> None:
         """Kill a sandbox and wait until all its processes are dead.
@@ -220,7 +230,7 @@ class Launcher:
         gone = self.expect(RecordKind.GONE, sandbox)
         with contextlib.suppress(BrokenError, StartError):
             await self.send(Request("end").option("slot", slot).option("id", sandbox))
-            with _deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
+            with step_deadline(f"the processes of the sandbox in slot {slot} to end", deadline_s):
                 await gone.wait()
             self.answer(RecordKind.GONE, sandbox)
 
@@ -241,15 +251,9 @@ class Launcher:
         self._pidfd = -1
 
 
-def _answered(record: Record) -> RecordKind:
-    """Return what the record answers, as it is called when all went well."""
-    if record.kind != RecordKind.FAILED:
-        return RecordKind(record.kind)
-    return RecordKind.OPENED if record.stage == Stage.LISTEN else RecordKind.SLOT
-
-
 @contextlib.contextmanager
-def _deadline(what: str, seconds: float = STEP_DEADLINE_S) -> Iterator[None]:
+def step_deadline(what: str, seconds: float = STEP_DEADLINE_S) -> Iterator[None]:
+    """Raise DeadlineError, saying what was waited for, when the block takes longer."""
     try:
         with trio.fail_after(seconds):
             yield

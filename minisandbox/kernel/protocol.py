@@ -43,6 +43,7 @@ class RecordKind(enum.IntEnum):
     DISK = 6
     OPENED = 7
     GONE = 8
+    SEALED = 9
 
 
 Stage = enum.IntEnum(
@@ -50,15 +51,15 @@ Stage = enum.IntEnum(
     "NONE REQUEST SEAL OUTER_USERNS OUTER_IDMAP LAUNCHER_NAMESPACE LAUNCHER_ROOT DEVICES"
     " SLOT_FORK SLOT_NETNS SLOT_LOOPBACK SLOT_USERNS SLOT_IDMAP"
     " LAYER BIND_SOURCE CLONE"
-    " CGROUP NETNS HOSTNAME TMPFS UPPER OVERLAY PROC DEV SHM PTS BIND UNMOUNT ROOT FILTER WARDEN"
+    " CGROUP PIN NETNS HOSTNAME TMPFS UPPER OVERLAY PROC DEV SHM PTS BIND UNMOUNT ROOT FILTER WARDEN"
     " NSJAIL_MOUNTS NSJAIL_EXEC NSJAIL"
     " COMMAND_CLONE COMMAND_CGROUP COMMAND_STDIO COMMAND_RLIMIT COMMAND_USERNS COMMAND_USER COMMAND_CAPABILITIES"
     " COMMAND_CWD COMMAND_TERMINAL COMMAND_SECCOMP COMMAND_EXEC"
     " FILE_OPEN FILE_TYPE FILE_WRITE TREE_STREAM"
-    " LISTEN",
+    " LISTEN SEAL_DISK COPY",
     start=0,
 )
-"""The named steps of a start, a command, a file transfer and a listener, in the order of `protocol.h`."""
+"""The named steps of whatever launcher and init do, in the order of `protocol.h`."""
 
 
 class Record(NamedTuple):
@@ -88,6 +89,30 @@ def encode_record(record: Record) -> bytes:
 def stage_name(number: int) -> str:
     """Return the name of a stage in lower case; unknown numbers keep their digits."""
     return Stage(number).name.lower() if number in Stage._value2member_map_ else f"stage {number}"
+
+
+_REFUSED: dict[int, RecordKind] = {
+    Stage.LISTEN: RecordKind.OPENED,
+    Stage.COPY: RecordKind.OPENED,
+    Stage.SEAL_DISK: RecordKind.SEALED,
+}
+"""What a failure at this stage answers; any other answers the making of a slot."""
+
+
+def answered(record: Record) -> RecordKind:
+    """Return what the record answers, as it is called when all went well."""
+    if record.kind != RecordKind.FAILED:
+        return RecordKind(record.kind)
+    return _REFUSED.get(record.stage, RecordKind.SLOT)
+
+
+def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
+    """Return how long each traced stage took, by name, in order."""
+    seconds = {}
+    for record in records:
+        seconds[stage_name(record.stage)] = (record.time_ns - asked_ns) * 1e-9
+        asked_ns = record.time_ns
+    return seconds
 
 
 class Request:

@@ -89,7 +89,7 @@ static void make_devices(int *nodes, const struct reporter *to)
 	for (size_t i = 0; i < sizeof DEVICE_LINKS / sizeof *DEVICE_LINKS; i++)
 		if (symlinkat(DEVICE_LINKS[i][1], at, DEVICE_LINKS[i][0]) < 0)
 			fail(to, STAGE_DEVICES, (int)i, errno);
-	if (mkdirat(at, "shm", 0755) < 0 || mkdirat(at, "pts", 0755) < 0)
+	if (mkdirat(at, "shm", 0755) < 0 || mkdirat(at, "pts", 0755) < 0 || pin_times(at, ".") < 0)
 		fail(to, STAGE_DEVICES, -1, errno);
 }
 

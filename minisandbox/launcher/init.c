@@ -93,9 +93,10 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 	/* The child shares our memory until it execs: half the cost of a copy. It is not dumpable and its memory is of the
 	 * host's user namespace, so the sandbox cannot look into it; the out-of-memory killer leaves it alone (in_vfork in
 	 * mm/oom_kill.c), so it does not take us with it. A transfer never execs, and what it writes is charged to the owner
-	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. */
+	 * of its memory (mm->owner in mm/memcontrol.c): so it gets a copy of its own, and the sandbox pays. Who shares our
+	 * memory shares our clock too (time_namespaces(7)), before Linux 6.3 even beyond its exec. */
 	struct record failure = { 0 };
-	bool shared = req->verb == VERB_RUN;
+	bool shared = req->verb == VERB_RUN && !init->sandbox->deterministic;
 	long pid = shared ? sys_clone3_vfork(&args) : sys_clone3_plain(&args);
 	if (pid == 0)
 		command_child(init->sandbox, req, shared ? &failure : NULL);
@@ -120,6 +121,16 @@ static void signal_command(struct init *init, const struct request *req)
 			(void)kill(req->signal_group ? -init->runs[i].pid : init->runs[i].pid, (int)req->signal);
 }
 
+/* Where the ids on the disk are not those seen inside, it could be read by no other sandbox. */
+static void hand_out_disk(const struct init *init)
+{
+	const struct sandbox *sandbox = init->sandbox;
+	if (!sandbox->sealable)
+		report_failure(init, 0, STAGE_SEAL_DISK, -1, EOPNOTSUPP);
+	else if (record_send(sandbox->control_fd, (struct record){ .kind = RECORD_OPENED }, sandbox->disk_fd) < 0)
+		_exit(0);
+}
+
 static void serve_request(struct init *init)
 {
 	struct request req;
@@ -136,6 +147,8 @@ static void serve_request(struct init *init)
 		start_command(init, &req);
 	else if (req.verb == VERB_SIGNAL)
 		signal_command(init, &req);
+	else if (req.verb == VERB_DISK)
+		hand_out_disk(init);
 	else
 		report_failure(init, (uint32_t)req.id, STAGE_REQUEST, 0, EINVAL);
 	message_release(&init->message);

@@ -23,6 +23,10 @@ static inline int sys_fsopen(const char *type)
 {
 	return (int)syscall(SYS_fsopen, type, FSOPEN_CLOEXEC);
 }
+static inline int sys_fspick(int fd)
+{
+	return (int)syscall(SYS_fspick, fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+}
 static inline int sys_fsconfig(int fd, unsigned int command, const char *key, const void *value, int aux)
 {
 	return (int)syscall(SYS_fsconfig, fd, command, key, value, aux);

@@ -171,6 +171,7 @@ static void serve_listen(struct launcher *launcher, const struct request *req)
 
 static void dispatch(struct launcher *launcher, struct request *req)
 {
+	const struct reporter to = { .socket = SOCKET_FD, .id = (uint32_t)req->id };
 	switch (req->verb) {
 	case VERB_CONFIGURE:
 		serve_configure(launcher, req);
@@ -187,12 +188,19 @@ static void dispatch(struct launcher *launcher, struct request *req)
 	case VERB_LISTEN:
 		serve_listen(launcher, req);
 		return;
+	case VERB_SEAL:
+		disk_seal(req, &to);
+		return;
+	case VERB_COPY:
+		copy_start(req, &to);
+		return;
 	case VERB_RUN:
 	case VERB_GET:
 	case VERB_PUT:
 	case VERB_PACK:
 	case VERB_UNPACK:
 	case VERB_SIGNAL:
+	case VERB_DISK:
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, 0, EINVAL);
 	}
 }

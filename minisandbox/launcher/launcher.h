@@ -26,11 +26,13 @@ struct request {
 	uint64_t id;   /* of a command, or of a sandbox; never used twice */
 	uint64_t slot; /* number in the launcher's table */
 	/* configure */
-	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits */
+	struct fd_list inits; /* files to write "0" to: cgroup.procs (v2), tasks (v1) of the group of all inits; of a copy */
 	/* slot */
 	uint64_t uid_base; /* first of SLOT_IDS host ids */
 	/* listen */
 	uint64_t port;
+	/* seal */
+	struct fd_list disk;
 	/* start */
 	struct fd_list control;
 	struct fd_list layers; /* top first */
@@ -44,7 +46,7 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool host_network, pid_proc, terminal, trace, taints, by_path;
+	bool deterministic, host_network, pid_proc, terminal, trace, taints, by_path;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	bool null_stdin;
@@ -172,9 +174,24 @@ pid_t start_sandbox(const struct host *host, const struct slot *slot, const stru
                     const struct reporter *to);
 
 /* ---- root.c: the mounts of a sandbox */
-int root_build(const struct host *host, const struct slot *slot, const struct request *req, const struct trees *trees,
-               const struct reporter *to);
+struct disk {
+	int fd; /* the tmpfs as it is, the ids on it those seen inside where it could be idmapped */
+	bool sealable;
+};
+struct disk root_build(const struct host *host, const struct slot *slot, const struct request *req,
+                       const struct trees *trees, const struct reporter *to);
 void root_switch(const struct trees *trees, const struct reporter *to);
+
+/* ---- disk.c: the writable file system of a sandbox, and its end as one */
+int disk_map(int disk_fd, int user_ns_fd);
+void disk_seal(const struct request *req, const struct reporter *to);
+
+/* ---- pin.c: what two deterministic sandboxes see alike */
+int pin_times(int directory_fd, const char *path);
+void pin_start(const struct host *host, const struct reporter *to);
+
+/* ---- copy.c: layers copied into a disk of their own */
+void copy_start(const struct request *req, const struct reporter *to);
 
 /* ---- init.c, command.c: inside */
 struct filter {
@@ -186,6 +203,8 @@ struct sandbox {
 	int control_fd;
 	int user_ns_fd;
 	int disk_fd; /* the writable tmpfs */
+	bool sealable; /* the ids on it are those seen inside */
+	bool deterministic;
 	bool single_id;
 	uint32_t filter_count;
 	struct filter filter[FILTERS_MAX];

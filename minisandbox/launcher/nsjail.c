@@ -40,7 +40,8 @@ _Static_assert(SELF_FD == 14, "SELF_PATH names it");
 enum { ARGV_MAX = 80, NUMBER_SIZE = 21 };
 
 /* The words of a payload's command line, all numbers but the first two. */
-enum { WORD_INIT, WORD_PAYLOAD, WORD_ID, WORD_TRACE, WORD_LIFETIME, WORD_UID_BASE, WORD_GID, WORD_FILTERS, WORDS };
+enum { WORD_INIT, WORD_PAYLOAD, WORD_ID, WORD_TRACE, WORD_LIFETIME, WORD_UID_BASE, WORD_GID, WORD_FILTERS, WORD_SEALABLE,
+       WORDS };
 
 static void attach_root(const struct host *host, const struct reporter *to)
 {
@@ -127,6 +128,7 @@ _Noreturn void nsjail_exec(const struct host *host, const struct slot *slot, con
 	const uint64_t words[WORDS] = {
 		[WORD_ID] = req->id,           [WORD_TRACE] = req->trace,       [WORD_LIFETIME] = req->lifetime_ms,
 		[WORD_UID_BASE] = slot->uid_base, [WORD_GID] = host->warden_gid, [WORD_FILTERS] = req->filters.count,
+		[WORD_SEALABLE] = sandbox->sealable,
 	};
 	argv[count++] = "--";
 	argv[count++] = "init";
@@ -157,7 +159,8 @@ _Noreturn void nsjail_payload(int argc, char **argv)
 	const struct slot slot = { .uid_base = (uint32_t)words[WORD_UID_BASE] };
 	struct request req = { .id = words[WORD_ID], .trace = words[WORD_TRACE] != 0,
 		               .lifetime_ms = words[WORD_LIFETIME] };
-	struct sandbox sandbox = { .control_fd = CONTROL_FD, .user_ns_fd = USER_NS_FD, .disk_fd = DISK_FD };
+	struct sandbox sandbox = { .control_fd = CONTROL_FD, .user_ns_fd = USER_NS_FD, .disk_fd = DISK_FD,
+		                   .sealable = words[WORD_SEALABLE] != 0 };
 	const struct reporter to = { .socket = CONTROL_FD, .id = (uint32_t)req.id, .trace = req.trace };
 	for (; req.filters.count < words[WORD_FILTERS] && req.filters.count < FILTERS_MAX; req.filters.count++)
 		req.filters.fd[req.filters.count] = FILTER_FD + (int)req.filters.count;

@@ -35,11 +35,13 @@ enum {
  *   FAILED   id: slot, sandbox or run; stage, error (errno), item (index of the mount, layer, limit concerned, or -1)
  *   EXIT     id: run; value: wait status as of waitpid(2); time_ns: when it was reaped
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
- *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it
+ *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it;
+ *            or id 0: the writable file system of the sandbox; or id: copy; a new file system
+ *   SEALED   id: sandbox; nothing can be written to its disk any more
  *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
 #define RECORD_KINDS(X) \
-	X(HELLO) X(SLOT) X(STAGE) X(READY) X(FAILED) X(EXIT) X(DISK) X(OPENED) X(GONE)
+	X(HELLO) X(SLOT) X(STAGE) X(READY) X(FAILED) X(EXIT) X(DISK) X(OPENED) X(GONE) X(SEALED)
 
 #define STAGES(X)                                                                              \
 	X(NONE)                                                                                \
@@ -52,7 +54,7 @@ enum {
 	/* launcher: a start */                                                                \
 	X(LAYER) X(BIND_SOURCE) X(CLONE)                                                       \
 	/* child: a start */                                                                   \
-	X(CGROUP) X(NETNS) X(HOSTNAME) X(TMPFS) X(UPPER) X(OVERLAY) X(PROC) X(DEV) X(SHM)      \
+	X(CGROUP) X(PIN) X(NETNS) X(HOSTNAME) X(TMPFS) X(UPPER) X(OVERLAY) X(PROC) X(DEV) X(SHM)      \
 	X(PTS) X(BIND) X(UNMOUNT) X(ROOT) X(FILTER) X(WARDEN)                                  \
 	/* child: a start by nsjail */                                                         \
 	X(NSJAIL_MOUNTS) X(NSJAIL_EXEC) X(NSJAIL)                                              \
@@ -62,8 +64,8 @@ enum {
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
 	X(FILE_OPEN) X(FILE_TYPE) X(FILE_WRITE) X(TREE_STREAM)                                 \
-	/* launcher: a listening socket */                                                    \
-	X(LISTEN)
+	/* launcher: a listening socket, a disk sealed, layers copied */                       \
+	X(LISTEN) X(SEAL_DISK) X(COPY)
 
 /* verb, its word, who serves it */
 #define VERBS(X)                     \
@@ -72,12 +74,15 @@ enum {
 	X(START, "start")            \
 	X(END, "end")                \
 	X(LISTEN, "listen")          \
+	X(SEAL, "seal")              \
+	X(COPY, "copy")              \
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \
 	X(PACK, "pack")              \
 	X(UNPACK, "unpack")          \
-	X(SIGNAL, "signal")
+	X(SIGNAL, "signal")          \
+	X(DISK, "disk")
 
 enum record_kind {
 #define X(name) RECORD_##name,

@@ -26,9 +26,9 @@ struct root {
 	const struct request *req;
 	const struct trees *trees;
 	const struct reporter *to;
-	int disk_fd; /* the writable tmpfs */
-	int root_fd; /* the overlay */
-	bool disk_is_idmapped;
+	int plain_fd; /* the writable tmpfs */
+	int disk_fd;  /* the same, its ids seen through the map of the slot */
+	int root_fd;  /* the overlay */
 };
 
 /* One tmpfs holds all that the sandbox writes: the overlay's upper and work directories and /dev/shm. */
@@ -44,8 +44,8 @@ static void make_disk(struct root *root)
 	if (root->req->disk_inodes)
 		options[count][0] = "nr_inodes", options[count++][1] = inodes;
 	options[count][0] = NULL;
-	root->disk_fd = mount_new("tmpfs", options, PLAIN);
-	if (root->disk_fd < 0)
+	root->plain_fd = mount_new("tmpfs", options, PLAIN);
+	if (root->plain_fd < 0)
 		fail(root->to, STAGE_TMPFS, -1, errno);
 	stage_done(root->to, STAGE_TMPFS);
 }
@@ -58,15 +58,16 @@ static void make_upper(struct root *root)
 		const char *name;
 		mode_t mode;
 	} directories[] = { { "u", 0755 }, { "w", 0755 }, { "shm", 01777 } };
-	int disk = root->disk_fd;
+	int disk = root->plain_fd;
 	for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
 		if (mkdirat(disk, directories[i].name, 0700) < 0 ||
 		    fchmodat(disk, directories[i].name, directories[i].mode, 0) < 0)
 			fail(root->to, STAGE_UPPER, (int)i, errno);
-	root->disk_is_idmapped = !root->host->rootless && mount_set(disk, 0, root->slot->user_ns_fd) == 0;
-	if (!root->disk_is_idmapped && !root->host->rootless) {
+	root->disk_fd = root->host->rootless ? disk : disk_map(disk, root->slot->user_ns_fd);
+	if (root->disk_fd < 0) {
 		if (errno != EINVAL)
 			fail(root->to, STAGE_UPPER, -1, errno);
+		root->disk_fd = disk;
 		uid_t base = root->slot->uid_base;
 		for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
 			if (fchownat(disk, directories[i].name, base, base, 0) < 0)
@@ -102,13 +103,18 @@ static int overlay_by_path(const struct root *root)
 	char lowerdir[256]; /* fsconfig(2) takes no longer string */
 	attach_layers(root, lowerdir, sizeof lowerdir);
 	const char *const options[][2] = { { "lowerdir", lowerdir },   { "upperdir", "/x/up/u" },
-		                           { "workdir", "/x/up/w" }, { "volatile", NULL }, { marks_of(root), NULL }, { NULL, NULL } };
+		                           { "workdir", "/x/up/w" },   { "volatile", NULL },
+		                           { "redirect_dir", "off" },  { "metacopy", "off" },
+		                           { "index", "off" },         { marks_of(root), NULL },
+		                           { NULL, NULL } };
 	return mount_new("overlay", options, PLAIN);
 }
 
 static int overlay_by_fd(const struct root *root)
 {
-	const char *const options[][2] = { { "volatile", NULL }, { marks_of(root), NULL }, { NULL, NULL } };
+	/* what the upper directory says of layers below it by name would be wrong once it is a layer itself */
+	const char *const options[][2] = { { "volatile", NULL }, { "redirect_dir", "off" }, { "metacopy", "off" },
+		                                  { "index", "off" },   { marks_of(root), NULL },    { NULL, NULL } };
 	cleanup_fd int upper = openat(root->disk_fd, "u", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int work = openat(root->disk_fd, "w", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int context = sys_fsopen("overlay");
@@ -243,17 +249,20 @@ void root_switch(const struct trees *trees, const struct reporter *to)
 	stage_done(to, STAGE_ROOT);
 }
 
-/* Make the sandbox's root on /root. Returns a descriptor of the writable file system. */
-int root_build(const struct host *host, const struct slot *slot, const struct request *req, const struct trees *trees,
-               const struct reporter *to)
+/* Make the sandbox's root on /root. */
+struct disk root_build(const struct host *host, const struct slot *slot, const struct request *req,
+                       const struct trees *trees, const struct reporter *to)
 {
-	struct root root = { .host = host, .slot = slot, .req = req, .trees = trees, .to = to, .disk_fd = -1, .root_fd = -1 };
+	struct root root = { .host = host, .slot = slot, .req = req, .trees = trees, .to = to, .plain_fd = -1, .disk_fd = -1,
+		             .root_fd = -1 };
 	make_disk(&root);
 	make_upper(&root);
 	make_overlay(&root);
 	make_proc(&root);
 	make_dev(&root);
 	make_binds(&root);
+	if (req->deterministic && (pin_times(root.plain_fd, "u") < 0 || pin_times(root.plain_fd, "shm") < 0))
+		fail(to, STAGE_PIN, -1, errno);
 	close_fd(&root.root_fd);
-	return root.disk_fd;
+	return (struct disk){ .fd = root.plain_fd, .sealable = root.plain_fd != root.disk_fd };
 }

@@ -174,13 +174,18 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	/* a session keyring of its own, not that of whoever started the supervisor; a kernel without keys has none to leak */
 	(void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
 	stage_done(&to, STAGE_CLONE);
+	if (req->deterministic)
+		pin_start(host, &to);
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);
 	stage_done(&to, STAGE_NETNS);
 	/* nsjail names its own */
 	if (!req->nsjail.count && sethostname(req->hostname, strlen(req->hostname)) < 0)
 		fail(&to, STAGE_HOSTNAME, -1, errno);
-	sandbox.disk_fd = root_build(host, slot, req, trees, &to);
+	struct disk disk = root_build(host, slot, req, trees, &to);
+	sandbox.disk_fd = disk.fd;
+	sandbox.sealable = disk.sealable;
+	sandbox.deterministic = req->deterministic;
 	if (req->nsjail.count)
 		nsjail_exec(host, slot, req, &sandbox, &to);
 	root_switch(trees, &to);

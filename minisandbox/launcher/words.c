@@ -26,16 +26,17 @@ struct option {
 #define AT(field) offsetof(struct request, field)
 
 static const struct option OPTIONS[] = {
-	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN), AT(id), UINT32_MAX,
+	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(SEAL) | BIT(COPY), AT(id), UINT32_MAX,
 	  "number of the command or sandbox, said in its reports" },
 	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN), AT(slot), 1u << 20, "number of the slot" },
+	{ "disk", KIND_FD, BIT(SEAL), AT(disk), 1, "a writable file system that shall be so no longer" },
 	{ "port", KIND_NUMBER, BIT(LISTEN), AT(port), UINT16_MAX, "TCP port of 127.0.0.1 in the sandbox's network" },
-	{ "inits", KIND_FDS, BIT(CONFIGURE), AT(inits), TASKS_MAX, "cgroup.procs or tasks file of the group of all inits" },
+	{ "inits", KIND_FDS, BIT(CONFIGURE) | BIT(COPY), AT(inits), TASKS_MAX, "cgroup.procs or tasks file to write 0 to" },
 	{ "uid-base", KIND_NUMBER, BIT(SLOT), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
 	{ "by-path", KIND_FLAG, BIT(CONFIGURE), AT(by_path), 0, "make overlays as kernels before 6.15 need it" },
 	{ "warden-gid", KIND_NUMBER, BIT(CONFIGURE), AT(warden_gid), UINT32_MAX - 1, "host group that may fill cgroups" },
 	{ "control", KIND_FD, BIT(START), AT(control), 1, "the init's end of its control socket" },
-	{ "layer", KIND_FDS, BIT(START), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
+	{ "layer", KIND_FDS, BIT(START) | BIT(COPY), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
 	{ "bind", KIND_BIND, BIT(START), AT(binds), BINDS_MAX, "ro:/TARGET or rw:/TARGET; a host file or directory" },
 	{ "filter", KIND_FDS, BIT(START), AT(filters), FILTERS_MAX, "seccomp program of every command" },
 	{ "hostname", KIND_TEXT, BIT(START), AT(hostname), 64, "as uname(2) shows it inside" },
@@ -43,6 +44,7 @@ static const struct option OPTIONS[] = {
 	{ "disk-inodes", KIND_NUMBER, BIT(START), AT(disk_inodes), 1ull << 50, "inodes of it" },
 	{ "lifetime-ms", KIND_NUMBER, BIT(START), AT(lifetime_ms), 1ull << 40, "init ends by itself after this" },
 	{ "host-network", KIND_FLAG, BIT(START), AT(host_network), 0, "stay in the host's network namespace" },
+	{ "deterministic", KIND_FLAG, BIT(START), AT(deterministic), 0, "pin addresses, clocks since boot, times of files" },
 	{ "pid-proc", KIND_FLAG, BIT(START), AT(pid_proc), 0, "mount /proc with processes only" },
 	{ "taints", KIND_FLAG, BIT(START), AT(taints), 0, "what is inside may leave marks on the slot's user namespace" },
 	{ "terminal", KIND_FLAG, BIT(START) | BIT(GET), AT(terminal), 0, "a devpts of its own; the master of a new terminal" },
@@ -222,7 +224,12 @@ static int check_complete(const struct request *req)
 	case VERB_SLOT: /* the launcher knows whether there must be a first id */
 	case VERB_END:
 	case VERB_SIGNAL:
+	case VERB_DISK:
 		return 0;
+	case VERB_COPY:
+		return req->layers.count >= 1 ? 0 : EINVAL;
+	case VERB_SEAL:
+		return req->disk.count == 1 ? 0 : EINVAL;
 	case VERB_LISTEN:
 		return req->port ? 0 : EINVAL;
 	case VERB_START:

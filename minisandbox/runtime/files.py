@@ -76,6 +76,7 @@ async def _transfer(
     sandbox: Sandbox, tried: str, path: str, verb: str, data: bytes | None, *, mode: int = 0, user: str | int = "root"
 ) -> Command:
     check_path("path", path)
+    await sandbox.settled()
     uid, gid = await resolve_user(sandbox, user)
     command = sandbox.new_command(_TRANSFER_LIMITS)
     fds: list[int] = []

@@ -35,7 +35,7 @@ class Handles:
 
     def rootfs_binds(self, rootfs: Rootfs) -> list[tuple[Bind, int]]:
         """Return the host directories that the rootfs shows, each with its descriptor."""
-        return [(bind, self._path(bind.source)) for bind in rootfs.binds]
+        return [(bind, self.path_fd(bind.source)) for bind in rootfs.binds]
 
     def filter_fds(self, policy: Policy) -> list[int]:
         """Return a sealed memory file for each seccomp program of the policy, compiled at its first use."""
@@ -58,7 +58,8 @@ class Handles:
             for _bind, fd in opened:
                 os.close(fd)
 
-    def _path(self, path: Path) -> int:
+    def path_fd(self, path: Path) -> int:
+        """Return a descriptor of a file or directory of the host, to be mounted inside."""
         if path not in self._paths:
             self._paths[path] = _open_path(path)
         return self._paths[path]

@@ -50,6 +50,15 @@ class SandboxNetwork:
         return self._ledger.read()
 
     @property
+    def allow(self) -> tuple[str, ...]:
+        """The endpoints that can be reached."""
+        return tuple(map(str, self._allow.endpoints))
+
+    def go_on(self, other: SandboxNetwork) -> None:
+        """Count on where another network left off, before anything is allowed."""
+        self._ledger = other._ledger
+
+    @property
     def variables(self) -> dict[str, str]:
         """The environment variables that lead programs to the proxy: none while there is none.
 
@@ -117,7 +126,7 @@ class Networked:
         Commands that start later get variables that lead to the proxy, or none any more. Raises UsageError when an
         endpoint is none, or when it has the host's network.
         """
-        cast("Sandbox", self).check_open()
+        await cast("Sandbox", self).settled()
         await self.network.set_allow(allow)
 
 

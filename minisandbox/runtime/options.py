@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.policy import Policy
-from minisandbox.runtime.engines.choice import check_engine
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, check_engine
 from minisandbox.runtime.resolve import env_words
+from minisandbox.runtime.snapshot import Layers
 from minisandbox.spec import MAX_SECONDS, Limits
 
 MIN_DISK_BYTES = 16 << 10
@@ -32,13 +34,18 @@ class Options:
     lifetime_s: float | None
     terminal: bool
     trace: bool
+    deterministic: bool = False
+    stored: StoredSnapshot | None = None
+    """What the root file system was made of, if it was a snapshot."""
+    layers: Layers = ()
+    """What lies upon the root file system, top first; borrowed."""
     ahead: bool = False
     """Whether it is started ahead, for nobody yet."""
 
     @property
     def parkable(self) -> bool:
         """Whether it makes no difference when the sandbox was started."""
-        return self.lifetime_s is None and not self.trace
+        return self.lifetime_s is None and not self.trace and not self.layers and not self.deterministic
 
     @property
     def kind(self) -> Hashable:
@@ -68,6 +75,10 @@ def check_options(options: Options) -> None:
         raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
     if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
         raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
+    if options.deterministic and options.engine != DEFAULT_ENGINE:
+        raise UsageError(
+            f"the engine {options.engine} cannot make deterministic sandboxes; leave it at {DEFAULT_ENGINE}"
+        )
     env_words(options.env)
     for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
         value = getattr(options.limits, name)

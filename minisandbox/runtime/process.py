@@ -45,7 +45,8 @@ class LiveCommand:
         self._sandbox = sandbox
         self._spec = spec
         self._command: Command = sandbox.new_command(spec.limits)
-        self._mark = sandbox.memory.begin()
+        self._memory = sandbox.memory
+        self._mark = self._memory.begin()
         self._started_ns = time.monotonic_ns()
         self._ended = trio.Event()
         self._watch_scope = trio.CancelScope()
@@ -65,7 +66,7 @@ class LiveCommand:
         with self._watch_scope:
             try:
                 await supervise(self._command, self._spec.limits)
-                counters = count(self._command, sandbox.memory, self._mark)
+                counters = count(self._command, self._memory, self._mark)
                 self._counted = True
                 self._outcome = make_result(
                     self._command, self._spec, counters, self._started_ns, sandbox.timing, sandbox.degraded
@@ -101,7 +102,7 @@ class LiveCommand:
         self._watch_scope.cancel()
         if not self._counted:
             self._counted = True
-            self._sandbox.memory.abandon()
+            self._memory.abandon()
         await self._sandbox.abandon(self._command)
 
     async def __aenter__(self) -> Self:

@@ -46,7 +46,7 @@ async def resolve(
     sandbox: Sandbox, command: Sequence[str] | str, wishes: Wishes, streams: Streams = NO_STREAMS
 ) -> CommandSpec:
     """Return the command with everything resolved. Raises UsageError, with what to do, for what cannot be."""
-    sandbox.check_open()
+    await sandbox.settled()
     argv = argument_vector(command)
     leading = sandbox.network.variables
     words = sandbox.env_words

@@ -8,10 +8,10 @@ kill switch (cgroup.kill) are ours. Whatever a command does to its own processes
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 
 import trio
 
@@ -20,22 +20,25 @@ from minisandbox.kernel.cgroup import RunCgroup
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.protocol import RUNS_MAX, Record, RecordKind, Request, stage_name
 from minisandbox.kernel.reactor import PRIORITY, Reactor
-from minisandbox.policy import Policy, capability_mask
+from minisandbox.policy import capability_mask
 from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take_back
+from minisandbox.runtime.body import DiskAnswer, Movable
+from minisandbox.runtime.branchable import Branchable
+from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
+from minisandbox.runtime.interactive import Interactive
 from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.observer import Observer
+from minisandbox.runtime.options import Options
 from minisandbox.runtime.outcome import Counters
-from minisandbox.runtime.process import Process, Terminal
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
-from minisandbox.runtime.session import Session, open_session
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
 from minisandbox.runtime.transfers import Transfers
 from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
-class Sandbox(Transfers, Networked):
+class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
     """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
 
     def __init__(
@@ -46,9 +49,8 @@ class Sandbox(Transfers, Networked):
         channel: Channel,
         reactor: Reactor,
         network: SandboxNetwork,
-        policy: Policy,
-        limits: Limits,
-        env: Mapping[str, str],
+        branches: Branches,
+        options: Options,
     ) -> None:
         self.number, self.slot = number, slot
         self.observer = Observer()
@@ -61,21 +63,27 @@ class Sandbox(Transfers, Networked):
         self.stages: list[Record] = []
         self._channel = channel
         self.reactor, self.network = reactor, network
-        self.assign(policy, limits, env)
+        self.branches = branches
+        self.assign(options)
+        self.layers = tuple(layer.hold() for layer in options.layers)
+        self.ends_at = math.inf if options.lifetime_s is None else time.monotonic() + options.lifetime_s
+        self._moving: trio.Event | None = None
         self.commands: dict[int, Command] = {}
         self.leftover: list[Command] = []
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
+        self._disk: DiskAnswer | None = None
         self.memory = MemoryMeter(slot.cgroup)
         reactor.register(channel.fd, self._on_readable)
 
-    def assign(self, policy: Policy, limits: Limits, env: Mapping[str, str]) -> None:
+    def assign(self, options: Options) -> None:
         """Give it what can still change before its first command."""
-        self.policy = policy
-        self.limits = limits
-        self.env = dict(env)
+        self.options = options
+        self.policy = options.policy
+        self.limits = options.limits
+        self.env = options.env
         self.env_words = env_words(self.env)
-        self.capabilities = capability_mask(policy.capabilities)
+        self.capabilities = capability_mask(self.policy.capabilities)
 
     @property
     def usable(self) -> bool:
@@ -108,49 +116,9 @@ class Sandbox(Transfers, Networked):
         spec = await resolve(self, command, Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr))
         return await self._run(spec)
 
-    async def start(
-        self,
-        command: Sequence[str] | str,
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "/",
-        user: str | int | None = None,
-        limits: Limits | None = None,
-    ) -> Process:
-        """Start a command and return it with live streams; use it as an async context manager."""
-        return await Process.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)))
-
-    async def open_terminal(
-        self,
-        command: Sequence[str] | str,
-        *,
-        columns: int = 80,
-        rows: int = 24,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "/",
-        user: str | int | None = None,
-        limits: Limits | None = None,
-    ) -> Terminal:
-        """Start a command on a terminal; use it as an async context manager.
-
-        The sandbox must have been opened with `terminal=True`.
-        """
-        return await Terminal.open(self, await resolve(self, command, Wishes(env, cwd, user, limits)), columns, rows)
-
-    def open_session(
-        self,
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "/",
-        user: str | int | None = None,
-        limits: Limits | None = None,
-    ) -> AbstractAsyncContextManager[Session]:
-        """Open a shell for the block that keeps its state between commands; the sandbox must have bash."""
-        return open_session(self, Wishes(env, cwd, user, limits))
-
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
-        self.check_open()
+        await self.settled()
         # leaf by leaf, never the slot: it holds the leaf of the next command, and since Linux 6.14 a process that is
         # cloned into a group that was killed more often than its parent's is killed at birth (cgroup_post_fork)
         running = list(self.commands.values())
@@ -163,7 +131,8 @@ class Sandbox(Transfers, Networked):
 
     async def _run(self, spec: CommandSpec) -> Result:
         command = self.new_command(spec.limits)
-        mark = self.memory.begin()
+        memory = self.memory  # restoring the sandbox while this runs gives it another
+        mark = memory.begin()
         started_ns = time.monotonic_ns()
         try:
             pipes = open_streams(command, spec, self.reactor)
@@ -174,10 +143,10 @@ class Sandbox(Transfers, Networked):
             self._housekeep()  # while the command starts, so that it costs no time
             await supervise(command, spec.limits)
         except BaseException:
-            self.memory.abandon()
+            memory.abandon()
             await self.abandon(command)
             raise
-        counters = count(command, self.memory, mark)
+        counters = count(command, memory, mark)
         try:
             result = make_result(command, spec, counters, started_ns, self.timing, self.degraded)
             if result.exit_reason not in (ExitReason.EXITED, ExitReason.SIGNALED):
@@ -197,6 +166,8 @@ class Sandbox(Transfers, Networked):
 
     def new_command(self, limits: Limits) -> Command:
         """Return a command with a leaf of its own, not yet asked for. End it with `finish` or `abandon`."""
+        if self._moving is not None:
+            raise BusyError("this sandbox is just being sealed or restored; wait for that")
         self.check_open()
         if len(self.commands) >= RUNS_MAX:
             raise BusyError(f"{RUNS_MAX} commands run in this sandbox; wait for one of them to end")
@@ -206,9 +177,19 @@ class Sandbox(Transfers, Networked):
         self.commands[command.number] = command
         return command
 
-    def _housekeep(self) -> None:
-        """Remove the leaves of commands that left nothing running, and make one ready for the next command."""
+    @property
+    def running(self) -> bool:
+        """Whether a command or a transfer has not ended yet."""
+        return bool(self.commands)
+
+    def remove_leftover(self) -> bool:
+        """Remove the leaves of commands that left nothing running, and return whether none stays."""
         self.leftover = [command for command in self.leftover if not command.leaf.remove()]
+        return not self.leftover
+
+    def _housekeep(self) -> None:
+        """Clear away what ended commands left, and make a leaf ready for the next command."""
+        self.remove_leftover()
         self.slot.cgroup.prepare_spare(self.slot.warden_uid)
 
     async def start_command(self, command: Command, request: Request) -> None:
@@ -260,6 +241,9 @@ class Sandbox(Transfers, Networked):
             self.started.set()
         elif kind is RecordKind.STAGE:
             self.stages.append(record)
+        elif self._disk is not None and record.id == 0 and kind in (RecordKind.OPENED, RecordKind.FAILED):
+            self._disk.take(record, fd)
+            fd = -1
         elif not self.started.is_set():
             self.start_failure = record
             self.started.set()
@@ -278,6 +262,8 @@ class Sandbox(Transfers, Networked):
             self.observer.broken(error)
             self.reactor.unregister(self._channel.fd)
             self.started.set()
+            if self._disk is not None:
+                self._disk.done.set()
             for command in list(self.commands.values()):
                 command.break_(error)
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
-from minisandbox.kernel.cgroup import CgroupTree, RunCgroup, SlotCgroup
+from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.ids import Ids
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.runtime.telemetry import Telemetry
@@ -21,6 +22,15 @@ COOLING_S = 0.02
 """The kernel takes a mount namespace apart a few ticks after its last process (delayed_mntput)."""
 
 COOLING_DEADLINE_S = 10.0
+INHERITANCE_S = 0.2
+"""What is still charged to a slot after this is not about to go."""
+
+
+class Heir(Protocol):
+    """A layer that outlives the sandboxes upon it. They are charged for pages that they add to it by reading holes."""
+
+    def charge_to(self, memory: KeptMemory) -> bool:
+        """Take over a memory group; False when it is gone itself."""
 
 
 @dataclass(slots=True)
@@ -35,6 +45,10 @@ class Slot:
     leaves: list[RunCgroup] = field(default_factory=list)
     """Of the commands of the last sandbox, still to be removed."""
     returned_at: float = 0.0
+    heirs: tuple[Heir, ...] = ()
+    """Who can take what stays charged to it, as long as they are there."""
+    generation: int = 0
+    """How often its memory group was given away."""
 
 
 class SlotPool:
@@ -100,12 +114,23 @@ class SlotPool:
         self.telemetry.slots_made += 1
         return Slot(number, uid_base, self._ids.warden_uid(number), self.cgroups.open_slot(number))
 
-    def release(self, slot: Slot, leaves: list[RunCgroup]) -> None:
+    def release(self, slot: Slot, leaves: list[RunCgroup], heirs: tuple[Heir, ...] = ()) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""
-        slot.leaves = leaves
+        slot.leaves, slot.heirs = leaves, heirs
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
+
+    def renew(self, slot: Slot) -> None:
+        """Give a slot new groups, after `SlotCgroup.give_memory`."""
+        slot.generation += 1
+        fresh = self.cgroups.open_slot(slot.number, slot.generation)
+        slot.cgroup.remove_rest()
+        slot.cgroup = fresh
+
+    def open_account(self) -> KeptMemory | None:
+        """Return a memory group for what belongs to no slot."""
+        return self.cgroups.open_account()
 
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
@@ -123,12 +148,25 @@ class SlotPool:
                 self._settled.set()
                 self._settled = trio.Event()
 
+    def _is_inherited(self, slot: Slot) -> bool:
+        """Give what stays charged to a slot to the layers of its sandbox, and return whether that made it clean."""
+        if not slot.heirs or trio.current_time() - slot.returned_at < INHERITANCE_S:
+            return False
+        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
+            return False
+        heirs, slot.heirs = slot.heirs, ()
+        memory = slot.cgroup.give_memory()
+        self.renew(slot)
+        if memory is not None and not any(heir.charge_to(memory) for heir in heirs):
+            memory.remove()  # with them, the pages are gone
+        return True
+
     def _take_back(self, returned_before: float) -> None:
         for _ in range(len(self._cooling)):
             slot = self._cooling.popleft()
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
-            elif _is_clean(slot):
+            elif _is_clean(slot) or self._is_inherited(slot):
                 self._free.append(slot)
             elif trio.current_time() - slot.returned_at > COOLING_DEADLINE_S:
                 self.quarantine(slot)

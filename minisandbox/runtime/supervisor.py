@@ -17,25 +17,30 @@ import trio
 from minisandbox.binds import Bind
 from minisandbox.degradation import Degradation
 from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
-from minisandbox.images.rootfs import Rootfs, build_rootfs
+from minisandbox.images.rootfs import Rootfs
+from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
-from minisandbox.kernel.protocol import Record, stage_name
+from minisandbox.kernel.protocol import stage_name, stage_seconds
 from minisandbox.kernel.reactor import Reactor
-from minisandbox.policy import Network, Policy, load_policy
+from minisandbox.policy import Network, Policy
+from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.degraded import kill_inside
 from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import Engines
 from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.inspection import Inspected
+from minisandbox.runtime.lookup import Lookup
 from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
+from minisandbox.runtime.pinned import PINNED_ENV, pinned_files
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
+from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
@@ -68,9 +73,11 @@ class Supervisor(Inspected):
         self._engines = engines
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
+        self._lookup = Lookup(state)
+        self.branches = Branches(
+            launcher, slots, self._sandboxes, self._open, self._start, self._close, self._lookup.library
+        )
         self._numbers = 0
-        self._rootfs: dict[str, Rootfs] = {}
-        self._policies: dict[str, Policy] = {}
         self._closed = False
         launcher.on_broken = self._on_launcher_broken
 
@@ -89,7 +96,8 @@ class Supervisor(Inspected):
         self,
         *,
         engine: str | None = None,
-        rootfs: str | Rootfs = "host",
+        rootfs: str | Rootfs | None = None,
+        snapshot: Snapshot | StoredSnapshot | str | None = None,
         policy: str | Policy = "default",
         limits: Limits | None = None,
         binds: Sequence[Bind] = (),
@@ -98,16 +106,15 @@ class Supervisor(Inspected):
         lifetime_s: float | None = None,
         terminal: bool = False,
         trace: bool = False,
+        deterministic: bool = False,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `engine` makes its container. `lifetime_s` ends it whatever becomes of its owner; `terminal` lets it have
-        terminals; `trace` fills `timing.stages`. Raises StartError with the step that failed, UsageError for what
-        cannot be, BusyError when too many are open. Cancelled: nothing is left.
+        `lifetime_s` ends it whatever becomes of its owner; `trace` fills `timing.stages`. Raises StartError with the
+        step that failed, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
-        self._check_open()
-        found_rootfs = await self._find_rootfs(rootfs)
-        found = self._find_policy(policy)
+        found_rootfs, stored, layers = await self._lookup.find_start(rootfs, snapshot, self.branches)
+        found = self._lookup.find_policy(policy)
         options = Options(
             engine=self._engines.default if engine is None else engine,
             rootfs=found_rootfs,
@@ -115,22 +122,32 @@ class Supervisor(Inspected):
             limits=found.limits.overridden_by(limits),
             binds=(*found.binds, *binds),
             hostname=found.hostname if hostname is None else hostname,
-            env={**found_rootfs.env, **found.env, **(env or {})},
+            env={**found_rootfs.env, **found.env, **(PINNED_ENV if deterministic else {}), **(env or {})},
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
+            deterministic=deterministic,
+            stored=stored,
+            layers=layers,
         )
-        sandbox = await self._open(options)
-        try:
+        async with self._opened(options) as sandbox:
             yield sandbox
-        finally:
-            await self._close(sandbox)
 
     async def aclose(self) -> None:
         """Close every sandbox that is still open; their owners find them closed."""
         self._closed = True
         await self.parking.aclose()
+        await self.branches.aclose()
         for sandbox in list(self._sandboxes.values()):
+            await self._close(sandbox)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, options: Options) -> AsyncIterator[Sandbox]:
+        self._check_open()
+        sandbox = await self._open(options)
+        try:
+            yield sandbox
+        finally:
             await self._close(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
@@ -144,7 +161,7 @@ class Supervisor(Inspected):
         try:
             if parked is not None:
                 configure(parked.slot, options.limits)
-                parked.assign(options.policy, options.limits, options.env)
+                parked.assign(options)
                 parked.ahead = False
                 parked.timing = Timing(slot_s=0.0, start_s=0.0, parked=True)
             if options.policy.allow:
@@ -202,9 +219,8 @@ class Supervisor(Inspected):
             channel=channel,
             reactor=self._reactor,
             network=SandboxNetwork(listen, self._uplink, is_host=options.policy.network is Network.HOST),
-            policy=options.policy,
-            limits=options.limits,
-            env=options.env,
+            branches=self.branches,
+            options=options,
         )
         sandbox.ahead = options.ahead
         sandbox.observer = self.telemetry.watch(sandbox.number)
@@ -222,12 +238,14 @@ class Supervisor(Inspected):
                 limits=options.limits,
                 hostname=options.hostname,
                 control_fd=control_fd,
-                layer_fds=self._handles.layer_fds(options.rootfs),
+                layer_fds=[*(layer.fd for layer in options.layers), *self._handles.layer_fds(options.rootfs)],
                 binds=[*self._handles.rootfs_binds(options.rootfs), *bind_fds],
+                pinned=pinned_files(self.state, self._handles, options.policy) if options.deterministic else (),
                 filter_fds=self._handles.filter_fds(options.policy),
                 lifetime_s=options.lifetime_s,
                 terminal=options.terminal,
                 trace=options.trace,
+                deterministic=options.deterministic,
             )
             await self._launcher.send(attempt.request(spec))
 
@@ -251,10 +269,15 @@ class Supervisor(Inspected):
 
         Shielded. A second call waits for nothing and does nothing: the supervisor may have closed it already.
         """
-        if self._sandboxes.pop(sandbox.number, None) is None:
-            return
-        sandbox.break_(ClosedError("the sandbox was closed"))
-        with trio.CancelScope(shield=True), self.telemetry.closing(sandbox):
+        with trio.CancelScope(shield=True):
+            await sandbox.wait_moved()
+            if self._sandboxes.pop(sandbox.number, None) is None:
+                return
+            sandbox.break_(ClosedError("the sandbox was closed"))
+            await self._end(sandbox)
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        with self.telemetry.closing(sandbox):
             await sandbox.network.aclose()
             try:
                 await self._launcher.end(sandbox.slot.number, sandbox.number)
@@ -264,7 +287,9 @@ class Supervisor(Inspected):
                 raise
             finally:
                 sandbox.disconnect()
-            self._slots.release(sandbox.slot, sandbox.take_leaves())
+            self._slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
+            for layer in sandbox.layers:
+                await layer.release()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -273,26 +298,3 @@ class Supervisor(Inspected):
     def _on_launcher_broken(self) -> None:
         for sandbox in list(self._sandboxes.values()):
             sandbox.break_(BrokenError("the launcher is gone, and every sandbox it started with it"))
-
-    async def _find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
-        if isinstance(rootfs, Rootfs):
-            return rootfs
-        if rootfs not in self._rootfs:
-            self._rootfs[rootfs] = await trio.to_thread.run_sync(build_rootfs, self.state, rootfs)
-        return self._rootfs[rootfs]
-
-    def _find_policy(self, policy: str | Policy) -> Policy:
-        if isinstance(policy, Policy):
-            return policy
-        if policy not in self._policies:
-            self._policies[policy] = load_policy(policy)
-        return self._policies[policy]
-
-
-def stage_seconds(records: Sequence[Record], asked_ns: int) -> dict[str, float]:
-    """Return how long each traced stage took, by name, in order."""
-    seconds = {}
-    for record in records:
-        seconds[stage_name(record.stage)] = (record.time_ns - asked_ns) * 1e-9
-        asked_ns = record.time_ns
-    return seconds

@@ -68,6 +68,7 @@ async def put_tree(
 ) -> TreeReport:
     """Put a directory of the host, or an archive, into a directory inside."""
     check_path("path", path)
+    await sandbox.settled()
     uid, gid = await resolve_user(sandbox, user)
     opened: Source
     opened = HostSource(Path(source)) if isinstance(source, str | os.PathLike) else ArchiveSource(source)
@@ -89,6 +90,7 @@ async def get_tree(
 ) -> TreeReport:
     """Get a directory from inside as a new directory of the host, or as an archive."""
     check_path("path", path)
+    await sandbox.settled()
     tally = Tally(progress)
     made: Target
     if isinstance(target, str | os.PathLike):

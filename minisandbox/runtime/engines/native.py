@@ -38,11 +38,14 @@ class StartSpec:
     """Directories of the layers, top first."""
     binds: Sequence[tuple[Bind, int]]
     """Each with a descriptor of its source."""
+    pinned: Sequence[tuple[str, int]]
+    """Files that are mounted read-only over those of the system, by place inside; of a deterministic sandbox."""
     filter_fds: Sequence[int]
     """Sealed memory files with BPF programs."""
     lifetime_s: float | None
     terminal: bool
     trace: bool
+    deterministic: bool
 
 
 class NativeEngine:
@@ -74,6 +77,9 @@ def start_request(spec: StartSpec) -> Request:
     for bind, fd in spec.binds:
         request.words.append(f"--bind={'rw' if bind.writable else 'ro'}:{bind.target}")
         request.fds.append(fd)
+    for target, fd in spec.pinned:
+        request.words.append(f"--bind=ro:{target}")
+        request.fds.append(fd)
     for fd in spec.filter_fds:
         request.descriptor("filter", fd)
     if spec.limits.disk_bytes is not None:
@@ -88,6 +94,7 @@ def start_request(spec: StartSpec) -> Request:
         "terminal": spec.terminal,
         "taints": not spec.policy.seccomp or not spec.policy.capabilities <= HARMLESS,
         "trace": spec.trace,
+        "deterministic": spec.deterministic,
     }
     for name, on in flags.items():
         if on:

@@ -1,0 +1,58 @@
+"""Disks of sandboxes, as the launcher deals with them once they are written: sealed, and copied into new ones."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Sequence
+
+import trio
+
+from minisandbox.errors import BusyError, StartError
+from minisandbox.kernel.launcher import Launcher, step_deadline
+from minisandbox.kernel.protocol import RecordKind, Request, stage_name
+
+_COPIES = itertools.count(1 << 31)
+"""Numbers of copies. Sandboxes have lower ones for a long time."""
+
+
+async def seal_disk(launcher: Launcher, sandbox: int, disk_fd: int) -> None:
+    """Make the disk of a sandbox read-only for good (`disk_fd` is borrowed). Shielded, with a deadline.
+
+    Raises BusyError when something there is open for writing.
+    """
+    sealed = launcher.expect(RecordKind.SEALED, sandbox)
+    request = Request("seal").option("id", sandbox).descriptor("disk", disk_fd)
+    with trio.CancelScope(shield=True), step_deadline(f"the disk of sandbox {sandbox} to be sealed"):
+        await launcher.send(request)
+        await sealed.wait()
+    record = launcher.answer(RecordKind.SEALED, sandbox)
+    if record.error == errno.EBUSY:
+        raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
+    if record.kind == RecordKind.FAILED:
+        raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
+
+
+async def copy_layers(launcher: Launcher, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float) -> int:
+    """Return a mount of a new file system in memory with a copy of layers (top first) merged into one.
+
+    The process that copies writes "0" to `join_fds` first (all borrowed). It is not stopped when this is cancelled, nor
+    at the deadline. Raises StartError, DeadlineError.
+    """
+    number = next(_COPIES)
+    opened = launcher.expect(RecordKind.OPENED, number)
+    request = Request("copy").option("id", number)
+    for fd in layer_fds:
+        request.descriptor("layer", fd)
+    for fd in join_fds:
+        request.descriptor("inits", fd)
+    try:
+        await launcher.send(request)
+        with step_deadline("a copy of what a sandbox wrote", deadline_s):
+            await opened.wait()
+    finally:
+        launcher.forget(RecordKind.OPENED, number)
+    record = launcher.answer(RecordKind.OPENED, number)
+    if record.kind == RecordKind.FAILED:
+        raise StartError("cannot copy what a sandbox wrote", stage_name(record.stage), record.error)
+    return launcher.take_opened(number)

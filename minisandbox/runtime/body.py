@@ -1,0 +1,159 @@
+"""The body of a sandbox, what runs its commands, and how it is left for another one; `Sandbox` inherits it.
+
+A body is all that belongs to one init: its number, slot, control socket, network, memory counters and commands. While a
+sandbox moves it has none: who wants to use it waits in `settled`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
+from minisandbox.kernel.protocol import Record, RecordKind, Request
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.sandbox import Sandbox
+
+_PARTS = (
+    "number",
+    "slot",
+    "observer",
+    "network",
+    "memory",
+    "layers",
+    "timing",
+    "started",
+    "start_failure",
+    "stages",
+    "_channel",
+    "commands",
+    "leftover",
+    "_broken",
+    "_disk",
+)
+
+
+QUIET_S = 0.1
+"""How long processes that were killed may take to be gone."""
+
+_PAUSE_S = 0.005
+_NAMED = 5
+
+
+class DiskAnswer:
+    """What init says when it is asked for the disk."""
+
+    __slots__ = ("done", "fd")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.fd = -1
+
+    def take(self, record: Record, fd: int) -> None:
+        """Take the answer; the descriptor is ours now."""
+        if record.kind == RecordKind.OPENED and self.fd < 0:
+            self.fd, fd = fd, -1
+        self.done.set()
+        if fd >= 0:
+            os.close(fd)
+
+
+class Movable:
+    """How a sandbox leaves its body and enters another."""
+
+    _moving: trio.Event | None
+
+    async def settled(self) -> None:
+        """Wait until the sandbox is not being moved. Raises ClosedError or BrokenError when it cannot be used."""
+        await self.wait_moved()
+        self._itself().check_open()
+
+    async def wait_moved(self) -> None:
+        """Wait until the sandbox is not being moved, whatever came of it."""
+        while self._moving is not None:
+            await self._moving.wait()
+
+    def begin_move(self) -> None:
+        """Let nothing begin in it until `end_move`. Nothing may have awaited since `settled`."""
+        self._itself().check_open()
+        self._moving = trio.Event()
+
+    def end_move(self) -> None:
+        """Let it be used again."""
+        if self._moving is not None:
+            self._moving.set()
+            self._moving = None
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing runs inside, not even in the background; what ended there is cleared away then."""
+        sandbox = self._itself()
+        if sandbox.running or sandbox.slot.cgroup.is_populated():
+            return False
+        return sandbox.remove_leftover()
+
+    async def wait_quiet(self) -> None:
+        """Return when nothing runs inside. Raises BusyError, with names, when something goes on."""
+        sandbox = self._itself()
+        deadline = trio.current_time() + QUIET_S
+        while not self.is_quiet():
+            if trio.current_time() > deadline or sandbox.running:
+                raise BusyError(
+                    f"{_names(sandbox.slot.cgroup.processes())} still run in this sandbox; a snapshot needs it quiet:"
+                    " end them, call kill_all() first, or give freeze=True"
+                )
+            await trio.sleep(_PAUSE_S)
+
+    async def open_disk(self) -> int:
+        """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError."""
+        sandbox = self._itself()
+        answer = sandbox._disk = DiskAnswer()
+        try:
+            await sandbox._channel.send(Request("disk"))
+            await answer.done.wait()
+        except BaseException:
+            if answer.fd >= 0:
+                os.close(answer.fd)
+            raise
+        finally:
+            sandbox._disk = None
+        if answer.fd < 0:
+            sandbox.check_open()
+            raise HostError("the disk of this sandbox cannot be kept as a snapshot: that needs root, and Linux 6.15")
+        return answer.fd
+
+    def leave_body(self, error: BrokenError | ClosedError) -> Sandbox:
+        """Give up the body and return it as a sandbox of its own, to be closed. Commands end with the error."""
+        sandbox = self._itself()
+        old = object.__new__(type(sandbox))
+        vars(old).update(vars(sandbox))
+        old.ahead = True  # nobody's
+        old._moving = None
+        old.break_(error)
+        sandbox._broken = None
+        sandbox.commands, sandbox.leftover, sandbox.layers = {}, [], ()
+        return old
+
+    def enter_body(self, fresh: Sandbox) -> None:
+        """Take the body of a sandbox that was just started, which is none any more."""
+        sandbox = self._itself()
+        sandbox.reactor.unregister(fresh._channel.fd)
+        for name in _PARTS:
+            setattr(sandbox, name, getattr(fresh, name))
+        sandbox.reactor.register(sandbox._channel.fd, sandbox._on_readable)
+
+    def _itself(self) -> Sandbox:
+        return cast("Sandbox", self)
+
+
+def _names(pids: set[int]) -> str:
+    names = []
+    for pid in sorted(pids)[:_NAMED]:
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
+    more = f" and {len(pids) - _NAMED} more" if len(pids) > _NAMED else ""
+    return (", ".join(names) or "processes") + more

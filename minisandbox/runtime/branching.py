@@ -1,0 +1,274 @@
+"""Sealing, forking and restoring sandboxes: one moves out of what it wrote, and on with a new disk upon it.
+
+    sandbox       body: init, slot, control socket, disk, memory group
+      |  seal     the disk becomes a layer, the memory group its account; the old init ends
+      |  move     a new init starts in another slot, its disk empty, the layer below it
+      v
+    sandbox       the same object, another body
+
+Nothing of a quiet sandbox but its files and its network settings outlives a command, so that nobody inside can tell.
+The new body is started in the background: whoever uses the sandbox next waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
+from minisandbox.kernel.disks import seal_disk
+from minisandbox.kernel.launcher import Launcher
+from minisandbox.kernel.protocol import LAYERS_MAX
+from minisandbox.runtime.copying import Copies, worth_flattening
+from minisandbox.runtime.options import Options
+from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot, shortened
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.sandbox import Sandbox
+
+
+class _Change:
+    """One body that goes, and what its successor has to do with it."""
+
+    __slots__ = ("closed", "is_sealed", "old", "started")
+
+    def __init__(self, old: Sandbox, is_sealed: bool) -> None:
+        self.old, self.is_sealed = old, is_sealed
+        self.started, self.closed = trio.Event(), trio.Event()
+
+
+class Branches:
+    """What the sandboxes of one supervisor have branched into. The three calls are the supervisor's."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        slots: SlotPool,
+        sandboxes: dict[int, Sandbox],
+        open_: Callable[[Options], Awaitable[Sandbox]],
+        start: Callable[[Options], Awaitable[Sandbox]],
+        close: Callable[[Sandbox], Awaitable[None]],
+        library: Library,
+    ) -> None:
+        self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
+        self._open, self._start, self._close = open_, start, close
+        self.library = library
+        self._copies = Copies(launcher, slots)
+        self._snapshots: list[Snapshot] = []
+        self._tasks = 0
+        self._idle = trio.Event()
+
+    async def snapshot(self, sandbox: Sandbox, *, freeze: bool) -> Snapshot:
+        """Seal what a quiet sandbox wrote. It goes on upon it, with the network that it has."""
+        return self._keep(sandbox, await self._copy(sandbox) if freeze else await self._seal(sandbox))
+
+    def _keep(self, sandbox: Sandbox, layers: Layers) -> Snapshot:
+        snapshot = Snapshot(sandbox.options.rootfs, layers, self, self.library, sandbox.options.stored)
+        self._snapshots = [other for other in self._snapshots if other.is_open]
+        self._snapshots.append(snapshot)
+        return snapshot
+
+    @contextlib.asynccontextmanager
+    async def fork(self, sandbox: Sandbox, count: int) -> AsyncIterator[list[Sandbox]]:
+        """Open `count` sandboxes for the block that begin as this one is now."""
+        if count < 1:
+            raise UsageError(f"cannot fork a sandbox into {count!r}; give at least 1")
+        opened = trio.Event()
+        try:
+            async with self._keep(sandbox, await self._seal(sandbox, opened)) as snapshot:
+                siblings = await self._open_all(replace(sandbox.options, layers=snapshot.layers), count)
+        finally:
+            opened.set()
+        try:
+            yield siblings
+        finally:
+            await self._close_all(siblings)
+
+    async def restore(self, sandbox: Sandbox, snapshot: Snapshot) -> None:
+        """Put a sandbox back to a snapshot: all that runs is killed, all that was written since is gone.
+
+        Cancelled: it is restored all the same.
+        """
+        await sandbox.settled()
+        layers = self.layers_of(snapshot)
+        ours, theirs = sandbox.options.rootfs, snapshot.rootfs
+        if (ours.layers, ours.binds) != (theirs.layers, theirs.binds):
+            raise UsageError("this snapshot is of a sandbox with another root file system; open one from it instead")
+        quiet = sandbox.is_quiet()
+        sandbox.begin_move()
+        killed = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
+        await sandbox.settled()
+        if not quiet:
+            await killed.wait()
+
+    def layers_of(self, snapshot: Snapshot) -> Layers:
+        """Return the layers of a snapshot of this supervisor. Raises ClosedError or UsageError."""
+        if snapshot.owner is not self:
+            raise UsageError("this snapshot belongs to another supervisor; save it there, and open what was saved")
+        return snapshot.layers
+
+    async def aclose(self) -> None:
+        """Wait until every sandbox has moved, and close all snapshots. Shielded."""
+        with trio.CancelScope(shield=True):
+            while self._tasks:
+                await self._idle.wait()
+            for snapshot in self._snapshots:
+                await snapshot.close()
+
+    # ---- sealing
+
+    async def _copy(self, sandbox: Sandbox) -> Layers:
+        """The same of a sandbox in which something runs, by a copy. It does not notice."""
+        await sandbox.settled()
+        if sandbox.is_quiet():
+            return await self._seal(sandbox)
+        below = tuple(layer.hold() for layer in shortened(sandbox.layers))
+        try:
+            return (await self._copies.of_running(sandbox), *below)
+        except BaseException:
+            await _release(below)
+            raise
+
+    async def _seal(self, sandbox: Sandbox, after: trio.Event | None = None) -> Layers:
+        """Return the layers of a sandbox with what it wrote on top, each held once.
+
+        It goes on at once, or not before `after` is set.
+        """
+        await sandbox.settled()
+        sandbox.begin_move()
+        try:
+            await sandbox.wait_quiet()
+            if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
+                await self._copies.flatten(sandbox.layers)
+            disk_fd = await sandbox.open_disk()
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, disk_fd)
+                await seal_disk(self._launcher, sandbox.number, disk_fd)
+                stack.pop_all()
+        except BaseException:
+            sandbox.end_move()
+            raise
+        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory())
+        layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
+        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
+        if upper := worth_flattening(layers):
+            self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
+        return layers
+
+    async def _flatten(self, layers: Layers) -> None:
+        with contextlib.suppress(SandboxError):  # who needs it gets the error himself
+            await self._copies.flatten(layers)
+        await _release(layers)
+
+    # ---- moving
+
+    def _move(
+        self,
+        sandbox: Sandbox,
+        layers: Layers,
+        error: ClosedError,
+        *,
+        is_sealed: bool,
+        after: trio.Event | None = None,
+    ) -> trio.Event:
+        """Begin to give a sandbox a new body upon these layers; return an event for the end of the old one."""
+        old = sandbox.leave_body(error)
+        self._sandboxes[old.number] = old
+        options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
+        if options.lifetime_s is not None:
+            options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
+        change = _Change(old, is_sealed)
+        self._spawn(partial(self._enter, sandbox, options, change), after)
+        self._spawn(partial(self._close_old, change))
+        return change.closed
+
+    def _spawn(self, task: Callable[[], Awaitable[None]], after: trio.Event | None = None) -> None:
+        async def run() -> None:
+            try:
+                if after is not None:
+                    await after.wait()
+                await task()
+            finally:
+                self._tasks -= 1
+                if self._tasks == 0:
+                    self._idle.set()
+                    self._idle = trio.Event()
+
+        self._tasks += 1
+        trio.lowlevel.spawn_system_task(run)
+
+    async def _close_old(self, change: _Change) -> None:
+        """Close the old body once the new one is there: both at once would be in each other's way."""
+        await change.started.wait()
+        with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
+            if change.is_sealed:
+                self._slots.renew(change.old.slot)
+        with contextlib.suppress(SandboxError):
+            await self._close(change.old)
+        change.closed.set()
+
+    async def _enter(self, sandbox: Sandbox, options: Options, change: _Change) -> None:
+        """Start a new body and let the sandbox have it; one that cannot be had breaks the sandbox."""
+        try:
+            fresh = await self._start_patiently(options, change)
+            sandbox.enter_body(fresh)
+            self._sandboxes[sandbox.number] = sandbox
+            if change.is_sealed:
+                sandbox.network.go_on(change.old.network)
+            allow = change.old.network.allow if change.is_sealed else options.policy.allow
+            await sandbox.network.set_allow(allow)
+        except SandboxError as error:
+            broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
+            sandbox.break_(broken)
+        finally:
+            change.started.set()
+            await _release(options.layers)
+            sandbox.end_move()
+
+    async def _start_patiently(self, options: Options, change: _Change) -> Sandbox:
+        """Start in another slot, or where there is none, in the old one as soon as that is free."""
+        try:
+            return await self._start(options)
+        except BusyError:
+            change.started.set()
+            await change.closed.wait()
+            return await self._start(options)
+
+    async def _open_all(self, options: Options, count: int) -> list[Sandbox]:
+        opened: list[Sandbox] = []
+        failures: list[SandboxError] = []
+
+        async def open_one() -> None:
+            try:
+                opened.append(await self._open(options))
+            except SandboxError as error:
+                failures.append(error)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(count):
+                    nursery.start_soon(open_one)
+            if failures:
+                raise failures[0]
+        except BaseException:
+            await self._close_all(opened)
+            raise
+        return opened
+
+    async def _close_all(self, sandboxes: list[Sandbox]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for sandbox in sandboxes:
+                stack.push_async_callback(self._close, sandbox)
+
+
+async def _release(layers: Layers) -> None:
+    for layer in layers:
+        await layer.release()

@@ -1,0 +1,11 @@
+"""What the kernel that runs the tests can do."""
+
+from __future__ import annotations
+
+import os
+import re
+
+VERSION = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+
+HAS_DETACHED_LAYERS = VERSION >= (6, 15)
+"""Whether an overlay takes detached mounts, and these can be cloned: without that there are no snapshots."""
