@@ -69,6 +69,35 @@ def test_run_begins_with_a_snapshot(state: Path) -> None:
     assert "SnapshotNotFoundError" == missing["error"]["kind"]
 
 
+def test_save_keeps_what_a_command_left(tmp_path: Path) -> None:
+    """And runs the next one on it; what is left running does not keep it from that."""
+    state = tmp_path / "state"
+    script = "echo out; echo one > /one; sleep 300 > /dev/null 2>&1 &"
+    first = minisandbox(state, "snapshot", "save", "first", "--rootfs", "host", "--", "sh", "-c", script)
+    words = ("snapshot", "save", "second", "--snapshot", "first", "--json", "--", "sh", "-c", "cat /one; echo 2 > /two")
+    second = json_of(minisandbox(state, *words))
+    digest = load(state, "second").digest
+    diff = minisandbox(state, "snapshot", "diff", "first", "second")
+    run = minisandbox(state, "run", "--snapshot", "second", "--", "cat", "/one", "/two")
+
+    assert (0, b"out\n") == (first.returncode, first.stdout)
+    assert b"first: sha256:" in first.stderr
+    assert ("one\n", {"name": "second", "digest": digest}) == (second["stdout"], second["snapshot"])
+    assert b"A\ttwo\n" == diff.stdout
+    assert b"one\n2\n" == run.stdout
+
+
+def test_failed_command_saves_nothing(tmp_path: Path) -> None:
+    """Its exit code is the command's."""
+    state = tmp_path / "state"
+    failed = minisandbox(state, "snapshot", "save", "bad", "--", "sh", "-c", "touch /x; exit 3")
+    as_json = json_of(minisandbox(state, "snapshot", "save", "bad", "--json", "--", "sh", "-c", "exit 3"))
+
+    assert (3, b"minisandbox: the command failed, so nothing is stored\n") == (failed.returncode, failed.stderr)
+    assert (3, None) == (as_json["exit_code"], as_json["snapshot"])
+    assert [] == os.listdir(state / "snapshots")
+
+
 def test_export_and_import_go_together(state: Path, tmp_path: Path) -> None:
     """With another state directory and another name, and remove takes all of it away."""
     file, other = tmp_path / "after.tar.gz", tmp_path / "other"
@@ -104,7 +133,15 @@ def test_damage_has_an_exit_code_and_a_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("diff", "missing"), ("export", "missing", "/tmp/x"), ("import", "/nonexistent"), ("remove",), ("nothing",), ()],
+    [
+        ("diff", "missing"),
+        ("export", "missing", "/tmp/x"),
+        ("import", "/nonexistent"),
+        ("remove",),
+        ("save", "x"),
+        ("nothing",),
+        (),
+    ],
 )
 def test_mistake_is_an_error_of_the_caller(state: Path, words: tuple[str, ...]) -> None:
     """One line on stderr."""

@@ -62,7 +62,7 @@ def serve(options: argparse.Namespace) -> int:
     with raising_signals():
         stdin = read_stdin()
     if options.json:
-        result = run_until_signal(partial(_run, chosen, options.command, stdin))
+        result = run_until_signal(partial(run_silent, chosen, options.command, stdin))
         print_json(result_fields(result))
         return exit_code_of(result)
     result = run_until_signal(partial(run_streaming, chosen, options.command, stdin))
@@ -95,13 +95,16 @@ def read_stdin() -> bytes:
     return bytes(data)
 
 
-async def _run(chosen: SandboxOptions, command: list[str], stdin: bytes) -> Result:
-    async with open_session(chosen) as sandbox:
-        return await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
-
-
 async def _end(sandbox: Sandbox, result: Result) -> None:
     """Do nothing more with a sandbox."""
+
+
+async def run_silent(chosen: SandboxOptions, command: list[str], stdin: bytes, finish: Finish = _end) -> Result:
+    """Run a command, then call `finish` while its sandbox is open."""
+    async with open_session(chosen) as sandbox:
+        result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
+        await finish(sandbox, result)
+        return result
 
 
 async def run_streaming(chosen: SandboxOptions, command: list[str], stdin: bytes, finish: Finish = _end) -> Result:

@@ -1,4 +1,4 @@
-"""`minisandbox snapshot list|diff|verify|export|import|remove`: what sandboxes left, kept to start others from."""
+"""`minisandbox snapshot save|list|diff|verify|export|import|remove`: what sandboxes left, kept to start others from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from minisandbox.cli import snapshot_save
 from minisandbox.cli.options import add_common_options, state_dir
 from minisandbox.cli.output import console_of, print_bytes, print_json, size_text
 from minisandbox.cli.progress import drawing
@@ -27,6 +28,7 @@ from minisandbox.images import (
 from minisandbox.images.progress import Meter
 
 EXAMPLES = """examples:
+  minisandbox snapshot save solved -- sh -c 'mkdir /work && echo 42 > /work/answer'
   minisandbox snapshot list
   minisandbox snapshot diff solved                   what it changed in its rootfs
   minisandbox snapshot diff before after             what lies between two
@@ -45,11 +47,12 @@ def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of argparse."""
     parser = commands.add_parser(
         "snapshot",
-        help="list, compare, check, move and remove snapshots",
-        description="List, compare, check, move and remove snapshots of sandboxes.",
+        help="save, list, compare, check, move and remove snapshots",
+        description="Save, list, compare, check, move and remove snapshots of sandboxes.",
         epilog=EXAMPLES,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    snapshot_save.add_action(actions)
     _add(actions, "list", "list those that are stored", serve_list)
     action = _add(actions, "diff", "list the paths that differ: A added, M changed, D removed", serve_diff)
     action.add_argument("snapshot", metavar="A", help="a snapshot")
