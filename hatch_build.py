@@ -14,6 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LAUNCHER = "minisandbox/launcher/minisandbox-launcher"
+HELPER = "minisandbox/launcher/minisandbox-warm.so"
 SHIPPED = {"policies": "minisandbox/data/policies", "rootfs": "minisandbox/data/rootfs"}
 
 
@@ -27,7 +28,7 @@ class LauncherBuildHook(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-        build_data["artifacts"].append(LAUNCHER)
+        build_data["artifacts"].extend((LAUNCHER, HELPER))
         build_data["force_include"].update({str(Path(self.root, source)): inner for source, inner in SHIPPED.items()})
 
 

@@ -23,6 +23,7 @@ from minisandbox.errors import (
     SessionEndedError,
     StartError,
     StateError,
+    TemplateError,
     UsageError,
 )
 from minisandbox.images.prefix import with_prefix
@@ -36,6 +37,7 @@ from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.session import Session, SessionResult
 from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.template import Template
 from minisandbox.runtime.tree_pump import TreeBounds, TreeReport
 from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
 
@@ -72,6 +74,8 @@ __all__ = [
     "StateDir",
     "StateError",
     "Supervisor",
+    "Template",
+    "TemplateError",
     "Terminal",
     "Timing",
     "TreeBounds",

@@ -99,6 +99,17 @@ class SessionEndedError(SandboxError):
         super().__init__(f"the shell of a session ended with {how}: {why}; open another session")
 
 
+class TemplateError(SandboxError):
+    """The warm process of a template cannot be made: its Python does not start, or its preload fails.
+
+    `traceback` is what it said, for a preload the traceback.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        self.traceback = traceback
+        super().__init__(message)
+
+
 class CgroupError(SandboxError):
     """A control group could not be made, read, changed or removed."""
 

@@ -80,6 +80,7 @@ class SandboxOptions:
     trace: bool
     degrade: tuple[str, ...] = ()
     terminal: bool = False
+    template: str | None = None
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:

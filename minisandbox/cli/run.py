@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +18,7 @@ from minisandbox.cli.output import exit_code_of, limit_reached, print_json, resu
 from minisandbox.cli.session import open_session
 from minisandbox.cli.signals import raising_signals, run_until_signal
 from minisandbox.errors import UsageError
+from minisandbox.runtime.command import OnData
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
 
@@ -31,6 +33,7 @@ EXAMPLES = """examples:
   minisandbox run --memory 256M --wall-time 5 --processes 32 -- ./a.out     (with --bind "$PWD:/work" --cwd /work)
   minisandbox run --policy strict --json -- python3 - < program.py
   minisandbox run --rootfs busybox -- ls -la /
+  minisandbox run --template numbers -- -c 'print(1)'      (see: minisandbox template --help)
   minisandbox run --python-prefix ~/.pyenv/versions/3.12.4 -- python3 --version
 
 stdin is read to its end first, 64 MiB at most; a terminal counts as empty (use `minisandbox shell`).
@@ -50,6 +53,9 @@ def add_parser(commands: Any) -> None:
     )
     add_sandbox_options(parser)
     add_command(parser)
+    parser.add_argument(
+        "--template", metavar="NAME", help="a fork of this warm Python; the command is -c CODE or FILE, and arguments"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the command's output")
     parser.set_defaults(serve=serve)
 
@@ -58,7 +64,8 @@ def serve(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if not options.command:
         raise UsageError("no command to run; write it after --, as in: minisandbox run -- ls /")
-    chosen = read_sandbox_options(options)
+    chosen = dataclasses.replace(read_sandbox_options(options), template=options.template)
+    _check_template(options, chosen)
     with raising_signals():
         stdin = read_stdin()
     if options.json:
@@ -95,6 +102,33 @@ def read_stdin() -> bytes:
     return bytes(data)
 
 
+def _check_template(options: argparse.Namespace, chosen: SandboxOptions) -> None:
+    """The root file system of a template is its own, and so is what it runs."""
+    if chosen.template is None:
+        return
+    own = options.rootfs != "host" or chosen.snapshot or options.python_prefix or options.bind
+    if own or options.command[0] == "-":
+        raise UsageError("--template has its own rootfs, Python and binds; give -c CODE or FILE after --")
+    if options.command[0] == "-c" and len(options.command) < 2:
+        raise UsageError("no code after -c, as in: minisandbox run --template NAME -- -c 'print(1)'")
+
+
+async def _start(
+    chosen: SandboxOptions,
+    sandbox: Sandbox,
+    command: list[str],
+    stdin: bytes,
+    on_stdout: OnData | None = None,
+    on_stderr: OnData | None = None,
+) -> Result:
+    if chosen.template is None:
+        return await sandbox.run(command, stdin=stdin, cwd=chosen.cwd, on_stdout=on_stdout, on_stderr=on_stderr)
+    code, file, argv = (command[1], None, command[2:]) if command[0] == "-c" else (None, command[0], command[1:])
+    return await sandbox.run_warm(
+        code, file=file, argv=argv, stdin=stdin, cwd=chosen.cwd, on_stdout=on_stdout, on_stderr=on_stderr
+    )
+
+
 async def _end(sandbox: Sandbox, result: Result) -> None:
     """Do nothing more with a sandbox."""
 
@@ -102,7 +136,7 @@ async def _end(sandbox: Sandbox, result: Result) -> None:
 async def run_silent(chosen: SandboxOptions, command: list[str], stdin: bytes, finish: Finish = _end) -> Result:
     """Run a command, then call `finish` while its sandbox is open."""
     async with open_session(chosen) as sandbox:
-        result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd)
+        result = await _start(chosen, sandbox, command, stdin)
         await finish(sandbox, result)
         return result
 
@@ -114,7 +148,7 @@ async def run_streaming(chosen: SandboxOptions, command: list[str], stdin: bytes
     """
     stdout, stderr = outlets = Outlet(1), Outlet(2)
     async with open_session(chosen) as sandbox:
-        result = await sandbox.run(command, stdin=stdin, cwd=chosen.cwd, on_stdout=stdout.write, on_stderr=stderr.write)
+        result = await _start(chosen, sandbox, command, stdin, stdout.write, stderr.write)
         await finish(sandbox, result)
     for outlet in outlets:
         try:

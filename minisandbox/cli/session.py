@@ -9,6 +9,7 @@ from functools import partial
 import trio
 
 from minisandbox.cli.options import SandboxOptions
+from minisandbox.cli.template import open_saved
 from minisandbox.images import SnapshotStore, build_rootfs, with_prefix
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.state import StateDir
@@ -19,19 +20,30 @@ from minisandbox.runtime.sandbox import Sandbox
 @contextlib.asynccontextmanager
 async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
     """Open a supervisor for one sandbox, and that sandbox. Cancelled: nothing is left of either."""
-    async with open_supervisor(
-        state_dir=chosen.state_dir, max_sandboxes=1, engine=chosen.engine, degrade=chosen.degrade
-    ) as supervisor:
+    many = 1 if chosen.template is None else 2  # a template takes the place of one
+    async with contextlib.AsyncExitStack() as stack:
+        supervisor = await stack.enter_async_context(
+            open_supervisor(
+                state_dir=chosen.state_dir, max_sandboxes=many, engine=chosen.engine, degrade=chosen.degrade
+            )
+        )
+        if chosen.template is not None:
+            template = await stack.enter_async_context(open_saved(supervisor, chosen.template))
+            opened = supervisor.open_sandbox(
+                template=template, policy=chosen.policy, env=chosen.env, trace=chosen.trace, engine=chosen.engine
+            )
+            yield await stack.enter_async_context(opened)
+            return
         rootfs = await trio.to_thread.run_sync(partial(_find_rootfs, supervisor.state, chosen))
-        async with supervisor.open_sandbox(
+        opened = supervisor.open_sandbox(
             rootfs=rootfs,
             policy=chosen.policy,
             binds=chosen.binds,
             env=_environment(chosen, rootfs),
             terminal=chosen.terminal,
             trace=chosen.trace,
-        ) as sandbox:
-            yield sandbox
+        )
+        yield await stack.enter_async_context(opened)
 
 
 def _find_rootfs(state: StateDir, chosen: SandboxOptions) -> Rootfs:

@@ -73,6 +73,31 @@ class OwnIds(Ids):
         return 0
 
 
+class PodIds(Ids):
+    """Those of a pod, which all its sandboxes share: `first` is root inside."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def base(self, slot: int) -> int:
+        """Return 0, root of the pod's user namespace."""
+        return 0
+
+    def warden_uid(self, slot: int) -> int:
+        """Return the last id of the pod."""
+        return self.first + WARDEN_ID
+
+    @property
+    def warden_gid(self) -> int:
+        """Nobody's: a pod's processes are in the group of all wardens."""
+        return self.first + WARDEN_ID
+
+    @property
+    def launcher_warden_gid(self) -> int:
+        """The same."""
+        return self.warden_gid
+
+
 class IdRange(Ids):
     """A claimed range, which begins with `first`. Give it back with `close`."""
 

@@ -7,7 +7,6 @@ nothing about what a sandbox may do.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -20,38 +19,13 @@ from minisandbox.errors import BrokenError, DeadlineError, ProtocolError, Sandbo
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.outer import OuterNamespace
+from minisandbox.kernel.pod import PodSpec
 from minisandbox.kernel.protocol import VERSION, Record, RecordKind, Request, Stage, answered, stage_name
 from minisandbox.kernel.reactor import Reactor
+from minisandbox.kernel.spawn import spawn_launcher
 
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
-
-_SOCKET_FD = 3
-_LOCK_FD = 4
-
-
-def _spawn(binary: Path, words: Sequence[str], child_fd: int, lock_fd: int) -> int:
-    # out of the way of the numbers that they get in the child
-    with open(os.devnull, "rb+", buffering=0) as null, _above(child_fd) as high_child, _above(lock_fd) as high_lock:
-        actions = [
-            (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
-            (os.POSIX_SPAWN_DUP2, null.fileno(), 1),
-            (os.POSIX_SPAWN_DUP2, high_child, _SOCKET_FD),
-            (os.POSIX_SPAWN_DUP2, high_lock, _LOCK_FD),
-        ]
-        # a session of its own: Ctrl-C in a terminal must reach the supervisor, which then ends the sandboxes in order
-        return os.posix_spawn(
-            binary, ["minisandbox-launcher", *words], {}, file_actions=actions, setsid=True, setsigmask=[]
-        )
-
-
-@contextlib.contextmanager
-def _above(fd: int) -> Iterator[int]:
-    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOCK_FD + 1)
-    try:
-        yield high
-    finally:
-        os.close(high)
 
 
 class Launcher:
@@ -142,13 +116,17 @@ class Launcher:
             self._on_readable()  # what it said before it went says more
             raise self._broken or error from None
 
-    async def configure(self, inits_fds: Sequence[int], warden_gid: int, overlay_by_path: bool = False) -> None:
+    async def configure(
+        self, inits_fds: Sequence[int], warden_gid: int, overlay_by_path: bool = False, pod: PodSpec | None = None
+    ) -> None:
         """Tell it where inits belong, and check that it speaks our protocol."""
         request = Request("configure").option("warden-gid", warden_gid)
         if overlay_by_path:
             request.flag("by-path")
         for fd in inits_fds:
             request.descriptor("inits", fd)
+        if pod is not None:
+            pod.add_to(request)
         event = self.expect(RecordKind.HELLO, 0)
         await self.send(request)
         with step_deadline("the launcher to answer"):
@@ -156,6 +134,11 @@ class Launcher:
         version = self.answer(RecordKind.HELLO, 0).value
         if version != VERSION:
             raise ProtocolError(f"the launcher speaks protocol {version}, this package {VERSION}; rebuild it")
+
+    def kill(self) -> None:
+        """Kill the process, and with it all that it started."""
+        if self._pidfd >= 0:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def revive(self) -> None:
         """Go on with another process if this one is gone. The slots of the old one must be made anew.
@@ -271,8 +254,9 @@ async def open_launcher(
     warden_gid: int,
     overlay_by_path: bool = False,
     outer: OuterNamespace | None = None,
+    pod: PodSpec | None = None,
 ) -> Launcher:
-    """Spawn a launcher for at most `slots` sandboxes at once and check that it answers.
+    """Spawn a launcher for at most `slots` sandboxes at once, perhaps in a pod, and check that it answers.
 
     An ordinary user's is root of an `outer` user namespace. It shares the open file `lock_fd` (borrowed), so that a
     lock on it lasts until both processes are gone. With `overlay_by_path` it makes overlays as kernels before 6.15 need
@@ -284,13 +268,13 @@ async def open_launcher(
     ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
     with theirs:
         try:
-            pid = _spawn(binary, words, theirs.fileno(), lock_fd)
+            pid = spawn_launcher(binary, words, theirs.fileno(), lock_fd)
         except OSError as error:
             ours.close()
             raise StartError("cannot start the launcher", "none", error.errno or 0) from error
     launcher = Launcher(pid, os.pidfd_open(pid), Channel(ours, "the launcher"), reactor)
     try:
-        await launcher.configure(inits_fds, warden_gid, overlay_by_path)
+        await launcher.configure(inits_fds, warden_gid, overlay_by_path, pod)
     except (SandboxError, trio.Cancelled):
         await launcher.aclose()
         raise

@@ -26,7 +26,7 @@ static const struct {
 	{ "fsize", RLIMIT_FSIZE },   { "stack", RLIMIT_STACK }, { "memlock", RLIMIT_MEMLOCK },
 };
 
-static void join_cgroups(const struct request *req, const struct reporter *to)
+void command_join_cgroups(const struct request *req, const struct reporter *to)
 {
 	for (uint32_t i = 0; i < req->tasks.count; i++)
 		if (write(req->tasks.fd[i], "0", 1) != 1)
@@ -46,7 +46,7 @@ static void take_stdio(const struct request *req, const struct reporter *to)
 			fail(to, STAGE_COMMAND_STDIO, (int)i, errno);
 }
 
-static void set_rlimits(const struct request *req, const struct reporter *to)
+void command_set_rlimits(const struct request *req, const struct reporter *to)
 {
 	for (uint32_t i = 0; i < req->rlimits.count; i++) {
 		const char *colon = strchr(req->rlimits.text[i], ':');
@@ -95,7 +95,7 @@ static void take_user(const struct sandbox *sandbox, const struct request *req, 
 		fail(to, STAGE_COMMAND_CAPABILITIES, -1, errno);
 }
 
-static void load_filters(const struct sandbox *sandbox, const struct reporter *to)
+void command_load_filters(const struct sandbox *sandbox, const struct reporter *to)
 {
 	for (uint32_t i = 0; i < sandbox->filter_count; i++) {
 		struct sock_fprog program = { .len = sandbox->filter[i].length, .filter = sandbox->filter[i].program };
@@ -140,14 +140,29 @@ static int exec_by_path(const struct request *req)
 	return error;
 }
 
+_Noreturn void command_exec(const struct request *req, const struct reporter *to)
+{
+	fail(to, STAGE_COMMAND_EXEC, -1, exec_by_path(req));
+}
+
 static _Noreturn void exec_command(const struct sandbox *sandbox, const struct request *req, const struct reporter *to)
 {
 	if (chdir(req->cwd) < 0)
 		fail(to, STAGE_COMMAND_CWD, -1, errno);
 	if (req->new_terminal && ioctl(STDIN_FILENO, TIOCSCTTY, 0) < 0)
 		fail(to, STAGE_COMMAND_TERMINAL, -1, errno);
-	load_filters(sandbox, to);
-	fail(to, STAGE_COMMAND_EXEC, -1, exec_by_path(req));
+	command_load_filters(sandbox, to);
+	command_exec(req, to);
+}
+
+/* What every process that a policy started has gone through, a fork of a template's too. */
+void command_enter(const struct sandbox *sandbox, const struct request *req, const struct reporter *to)
+{
+	command_join_cgroups(req, to);
+	take_stdio(req, to);
+	(void)setsid(); /* a new process cannot lead a group already: this cannot fail */
+	command_set_rlimits(req, to);
+	take_user(sandbox, req, to);
 }
 
 _Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave)
@@ -157,11 +172,7 @@ _Noreturn void command_child(const struct sandbox *sandbox, const struct request
 	(void)sigemptyset(&none);
 	(void)signal(SIGCHLD, SIG_DFL);
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
-	join_cgroups(req, &to);
-	take_stdio(req, &to);
-	(void)setsid(); /* a new process cannot lead a group already: this cannot fail */
-	set_rlimits(req, &to);
-	take_user(sandbox, req, &to);
+	command_enter(sandbox, req, &to);
 	/* everything above its streams closes at exec: a descriptor that stays open is a way out (CVE-2024-21626) */
 	unsigned int streams = req->stdio.count + req->null_stdin;
 	unsigned int first = streams > STDERR_FILENO ? streams : STDERR_FILENO + 1;

@@ -97,7 +97,7 @@ static void make_devices(int *nodes, const struct reporter *to)
  * ordinary user's launcher keeps the host's, and every init takes it away after it has made its own. */
 static void keep_proc(int proc, const struct reporter *to)
 {
-	if (proc < 0 || mkdir("/proc", 0755) < 0 || mount_attach(proc, AT_FDCWD, "/proc") < 0)
+	if (proc < 0 || mount_attach(proc, AT_FDCWD, "/proc") < 0)
 		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
 }
 
@@ -106,7 +106,7 @@ static void keep_proc(int proc, const struct reporter *to)
 static void make_root(const struct reporter *to)
 {
 	static const char *const options[][2] = { { "size", "64k" }, { "mode", "755" }, { NULL, NULL } };
-	static const char *const directories[] = { "/root", "/x", "/dev" };
+	static const char *const directories[] = { "/root", "/x", "/dev", "/proc", "/pod" };
 	cleanup_fd int root = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
 	/* pivot_root(2) visits every task of the host; here it is paid once in the launcher's life */
 	if (root < 0 || mount_attach(root, AT_FDCWD, "/tmp") < 0 || chdir("/tmp") < 0 || sys_pivot_root(".", ".") < 0 ||
@@ -131,7 +131,7 @@ static bool can_overlay_by_fd(void)
 
 /* Before: what a start needs is attached below one mount, /x, while the overlay is made by path, so that one umount2(2)
  * takes it all away again; that waits for RCU (50 to 90 us here). */
-static void make_workplace(const struct reporter *to)
+void host_make_workplace(const struct reporter *to)
 {
 	static const char *const options[][2] = { { "size", "1m" }, { "mode", "755" }, { NULL, NULL } };
 	static const char *const directories[] = { "/x/up", "/x/l" };
@@ -153,7 +153,7 @@ static void make_workplace(const struct reporter *to)
 void host_use_paths(struct host *host, const struct reporter *to)
 {
 	if (host->overlay_by_fd)
-		make_workplace(to);
+		host_make_workplace(to);
 	host->overlay_by_fd = false;
 }
 
@@ -193,7 +193,7 @@ void host_open(struct host *host, const struct reporter *to)
 		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
 	host->overlay_by_fd = can_overlay_by_fd();
 	if (!host->overlay_by_fd)
-		make_workplace(to);
+		host_make_workplace(to);
 	host->own_mount_ns_fd = openat(host->proc_fd, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	if (host->own_mount_ns_fd < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);

@@ -109,6 +109,21 @@ static __attribute__((noinline)) void start_command(struct init *init, const str
 		report(init, failure);
 }
 
+/* A command that is a fork of a warm process: our child all the same, once the process that cloned it has ended. */
+static void start_warm(struct init *init, const struct request *req)
+{
+	struct run *run = find_run(init, 0);
+	struct record failure = { .kind = RECORD_FAILED, .stage = STAGE_REQUEST, .error = EAGAIN, .item = -1 };
+	if (run) {
+		pid_t pid = fork_warm(init->sandbox, &init->message, req, &failure);
+		if (pid > 0)
+			*run = (struct run){ .pid = pid, .id = (uint32_t)req->id };
+	}
+	failure.id = (uint32_t)req->id;
+	if (failure.kind == RECORD_FAILED)
+		report(init, failure);
+}
+
 /* The pid cannot have been used again: it is our child's, and only we reap it. */
 static void signal_command(struct init *init, const struct request *req)
 {
@@ -145,6 +160,8 @@ static void serve_request(struct init *init)
 		report_failure(init, length < 0 ? 0 : (uint32_t)req.id, STAGE_REQUEST, item, error);
 	else if (req.verb >= VERB_RUN && req.verb <= VERB_UNPACK)
 		start_command(init, &req);
+	else if (req.verb == VERB_FORK)
+		start_warm(init, &req);
 	else if (req.verb == VERB_SIGNAL)
 		signal_command(init, &req);
 	else if (req.verb == VERB_DISK)

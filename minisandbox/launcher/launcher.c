@@ -78,6 +78,8 @@ static void serve_configure(struct launcher *launcher, struct request *req)
 	if (req->by_path)
 		host_use_paths(host, &to);
 	host->warden_gid = (uint32_t)req->warden_gid;
+	if (req->pod)
+		pod_enter(host, req, &to);
 	report((struct record){ .kind = RECORD_HELLO, .value = PROTOCOL_VERSION });
 }
 
@@ -90,7 +92,7 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, -1, unfit);
 		return;
 	}
-	slot->uid_base = (uint32_t)req->uid_base;
+	slot->uid_base = launcher->host.rootless ? 0 : (uint32_t)req->uid_base;
 	int error = slot_make(&launcher->host, slot, true, &stage);
 	if (error) {
 		close_fd(&slot->net_ns_fd);
@@ -113,26 +115,31 @@ static int renew_slot(struct launcher *launcher, struct slot *slot, enum stage *
 }
 
 /* Failures go to the control socket, where the supervisor waits for READY. */
-static void serve_start(struct launcher *launcher, const struct request *req)
+static void serve_start(struct launcher *launcher, struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	enum stage stage = STAGE_REQUEST;
-	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : 0;
+	bool complete = launcher->host.pod || req->layers.count; /* a pod has its layers */
+	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : complete ? 0 : EINVAL;
 	if (!error)
 		error = renew_slot(launcher, slot, &stage);
 	slot->tainted = req->taints;
+	if (launcher->host.pod)
+		req->binds = launcher->host.pod_binds;
 	if (error) {
 		(void)record_send(to.socket, (struct record){ .kind = RECORD_FAILED, .stage = (uint16_t)stage,
 		                                              .id = to.id, .error = error, .item = -1 }, -1);
 	} else {
-		pid_t pid = start_sandbox(&launcher->host, slot, req, &to);
+		pid_t pid = req->verb == VERB_START ? start_sandbox(&launcher->host, slot, req, &to) :
+		                                      warm_start(&launcher->host, slot, req, &to);
 		if (pid > 0) {
 			slot->pid = pid;
 			slot->id = (uint32_t)req->id;
 			slot_of_pid[pid] = (uint32_t)req->slot;
-			if (!req->host_network)
-				close_fd(&slot->net_ns_fd); /* init has it now; see slot_borrow_network */
+			/* init has it now; see slot_borrow_network: but a pod has no right to take it from there */
+			if (!req->host_network && !launcher->host.pod)
+				close_fd(&slot->net_ns_fd);
 		}
 	}
 }
@@ -180,6 +187,7 @@ static void dispatch(struct launcher *launcher, struct request *req)
 		serve_slot(launcher, req);
 		return;
 	case VERB_START:
+	case VERB_WARM:
 		serve_start(launcher, req);
 		return;
 	case VERB_END:
@@ -199,6 +207,7 @@ static void dispatch(struct launcher *launcher, struct request *req)
 	case VERB_PUT:
 	case VERB_PACK:
 	case VERB_UNPACK:
+	case VERB_FORK:
 	case VERB_SIGNAL:
 	case VERB_DISK:
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, 0, EINVAL);

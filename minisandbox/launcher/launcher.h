@@ -46,12 +46,13 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool deterministic, host_network, pid_proc, terminal, trace, taints, by_path;
+	bool deterministic, host_network, pid_proc, terminal, trace, taints, by_path, pod;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	bool null_stdin;
 	struct fd_list cgroup;
 	struct fd_list tasks;
+	struct fd_list template, payload; /* fork */
 	struct text_list rlimits; /* "nofile:1024" */
 	struct text_list groups;
 	char *cwd;
@@ -118,6 +119,8 @@ struct host {
 	uint32_t id_count; /* ids of a sandbox; the one after them is its warden's */
 	bool rootless;     /* we are root of an outer user namespace alone, which all slots share with the ids in it */
 	bool single_id;    /* and it has one id, which is the warden's too */
+	bool pod;          /* or it is a template's: what all its sandboxes show is attached already (pod.c) */
+	struct text_list pod_binds;
 	bool overlay_by_fd;
 	char *title; /* our arguments, as /proc/PID/cmdline shows them */
 	size_t title_size;
@@ -125,6 +128,7 @@ struct host {
 bool host_is_sealed(void);
 void host_seal_self(char **argv);
 void host_open(struct host *host, const struct reporter *to);
+void host_make_workplace(const struct reporter *to);
 void host_use_paths(struct host *host, const struct reporter *to);
 
 /* ---- rootless.c: the outer user namespace of an ordinary user */
@@ -170,6 +174,9 @@ struct trees {
 	uint32_t layer_count, bind_count;
 	bool by_fd; /* the overlay takes them by descriptor */
 };
+int gather_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees,
+                 enum stage *ret_stage, int *ret_item);
+void release_trees(struct trees *trees);
 pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
                     const struct reporter *to);
 
@@ -199,6 +206,8 @@ struct filter {
 	uint16_t length;
 };
 
+enum { NAMESPACES = 5 }; /* pid, mnt, net, ipc, uts */
+
 struct sandbox {
 	int control_fd;
 	int user_ns_fd;
@@ -206,6 +215,7 @@ struct sandbox {
 	bool sealable; /* the ids on it are those seen inside */
 	bool deterministic;
 	bool single_id;
+	int namespace_fd[NAMESPACES]; /* its own, for a warm process to join; -1 where there is none */
 	uint32_t filter_count;
 	struct filter filter[FILTERS_MAX];
 	int64_t deadline_ns; /* 0: none */
@@ -213,6 +223,11 @@ struct sandbox {
 _Noreturn void init_serve(struct sandbox *sandbox);
 _Noreturn void start_serving(const struct host *host, const struct slot *slot, const struct request *req,
                              struct sandbox *sandbox, const struct reporter *to);
+void command_join_cgroups(const struct request *req, const struct reporter *to);
+void command_set_rlimits(const struct request *req, const struct reporter *to);
+_Noreturn void command_exec(const struct request *req, const struct reporter *to);
+void command_enter(const struct sandbox *sandbox, const struct request *req, const struct reporter *to);
+void command_load_filters(const struct sandbox *sandbox, const struct reporter *to);
 _Noreturn void command_child(const struct sandbox *sandbox, const struct request *req, struct record *leave);
 void file_put(const struct request *req, const struct reporter *to);
 void file_get(const struct request *req, const struct reporter *to);
@@ -224,6 +239,14 @@ _Noreturn void nsjail_exec(const struct host *host, const struct slot *slot, con
                            const struct sandbox *sandbox, const struct reporter *to);
 bool nsjail_is_payload(int argc, char **argv);
 _Noreturn void nsjail_payload(int argc, char **argv);
+/* ---- pod.c, warm.c, fork.c: templates, a warm process that is forked into sandboxes */
+enum { FORK_FDS = NAMESPACES + 2 }; /* beside those of the request: namespaces, user namespace, reply socket */
+void pod_enter(struct host *host, const struct request *req, const struct reporter *to);
+int pod_trees(const struct host *host, struct trees *trees, enum stage *ret_stage, int *ret_item);
+pid_t warm_start(const struct host *host, const struct slot *slot, const struct request *req, const struct reporter *to);
+int waiting_filter_load(void);
+pid_t fork_warm(const struct sandbox *sandbox, const struct message *message, const struct request *req,
+                struct record *ret_failure);
 
 #define cleanup_fd __attribute__((cleanup(close_fd)))
 void close_fd(int *fd);

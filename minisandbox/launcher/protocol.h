@@ -48,7 +48,7 @@ enum {
 	/* any request */                                                                      \
 	X(REQUEST)                                                                             \
 	/* launcher: its own start */                                                          \
-	X(SEAL) X(OUTER_USERNS) X(OUTER_IDMAP) X(LAUNCHER_NAMESPACE) X(LAUNCHER_ROOT) X(DEVICES)                              \
+	X(SEAL) X(OUTER_USERNS) X(OUTER_IDMAP) X(LAUNCHER_NAMESPACE) X(LAUNCHER_ROOT) X(DEVICES) X(POD)                       \
 	/* launcher: a slot */                                                                 \
 	X(SLOT_FORK) X(SLOT_NETNS) X(SLOT_LOOPBACK) X(SLOT_USERNS) X(SLOT_IDMAP)               \
 	/* launcher: a start */                                                                \
@@ -59,7 +59,7 @@ enum {
 	/* child: a start by nsjail */                                                         \
 	X(NSJAIL_MOUNTS) X(NSJAIL_EXEC) X(NSJAIL)                                              \
 	/* a command */                                                                        \
-	X(COMMAND_CLONE) X(COMMAND_CGROUP) X(COMMAND_STDIO) X(COMMAND_RLIMIT)                  \
+	X(COMMAND_WARM) X(COMMAND_CLONE) X(COMMAND_CGROUP) X(COMMAND_STDIO) X(COMMAND_RLIMIT)                  \
 	X(COMMAND_USERNS) X(COMMAND_USER) X(COMMAND_CAPABILITIES) X(COMMAND_CWD)               \
 	X(COMMAND_TERMINAL) X(COMMAND_SECCOMP) X(COMMAND_EXEC)                                 \
 	/* a file */                                                                           \
@@ -76,11 +76,13 @@ enum {
 	X(LISTEN, "listen")          \
 	X(SEAL, "seal")              \
 	X(COPY, "copy")              \
+	X(WARM, "warm")              \
 	X(RUN, "run")                \
 	X(GET, "get")                \
 	X(PUT, "put")                \
 	X(PACK, "pack")              \
 	X(UNPACK, "unpack")          \
+	X(FORK, "fork")              \
 	X(SIGNAL, "signal")          \
 	X(DISK, "disk")
 

@@ -76,7 +76,7 @@ static void make_upper(struct root *root)
 	stage_done(root->to, STAGE_UPPER);
 }
 
-/* Marks of overlayfs are attributes named trusted.*, which only the host's root can set: an ordinary user's are user.*. */
+/* Marks of overlayfs are attributes named trusted.*, which only the host's root can set: others' are user.*. */
 static const char *marks_of(const struct root *root)
 {
 	return root->host->rootless ? "userxattr" : NULL;
@@ -179,7 +179,10 @@ static void make_proc(const struct root *root)
 	static const char *const full[][2] = { { NULL, NULL } };
 	static const char *const pid_only[][2] = { { "subset", "pid" }, { NULL, NULL } };
 	struct statfs st;
-	cleanup_fd int proc = mount_new("proc", root->req->pid_proc ? pid_only : full, PLAIN | MOUNT_ATTR_NOEXEC);
+	/* a warm process is in the pid namespace of its pod, which has no other */
+	cleanup_fd int proc = root->req->verb == VERB_WARM ?
+	                              mount_clone(AT_FDCWD, "/proc", 0) :
+	                              mount_new("proc", root->req->pid_proc ? pid_only : full, PLAIN | MOUNT_ATTR_NOEXEC);
 	if (proc < 0)
 		fail(root->to, STAGE_PROC, -1, errno);
 	/* a root that shows something else as /proc would get what is written there (CVE-2019-16884) */

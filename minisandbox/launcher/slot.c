@@ -109,6 +109,9 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	if (pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		progress = become_namespaces(slot_warden(host, slot), with_user_ns);
+		/* our memory is of the host's user namespace, over which a pod has no right; there is nothing to hide yet */
+		if (host->pod)
+			(void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 		(void)send(sockets[1], &progress, sizeof progress, MSG_NOSIGNAL);
 		(void)close(sockets[0]);
 		(void)recv(sockets[1], &progress, sizeof progress, 0); /* until the parent has opened what it needs */

@@ -67,9 +67,11 @@ static int clone_trees(const struct host *host, const struct slot *slot, const s
 }
 
 /* Paths of layers and binds live in the host's mount namespace: clone them there, and come back. */
-static int gather_trees(const struct host *host, const struct slot *slot, const struct request *req,
-                        struct trees *trees, enum stage *ret_stage, int *ret_item)
+int gather_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees,
+                 enum stage *ret_stage, int *ret_item)
 {
+	if (host->pod)
+		return pod_trees(host, trees, ret_stage, ret_item);
 	*ret_stage = STAGE_LAYER;
 	*ret_item = -1;
 	if (setns(host->mount_ns_fd, CLONE_NEWNS) < 0)
@@ -80,7 +82,7 @@ static int gather_trees(const struct host *host, const struct slot *slot, const 
 	return error;
 }
 
-static void release_trees(struct trees *trees)
+void release_trees(struct trees *trees)
 {
 	for (uint32_t i = 0; i < trees->layer_count; i++)
 		(void)close(trees->layer[i]);
@@ -112,8 +114,9 @@ static void become_warden(const struct host *host, const struct slot *slot, cons
 {
 	uid_t warden = slot_warden(host, slot);
 	gid_t group = host->warden_gid;
-	/* who has one id alone may not leave his groups */
-	if ((!host->single_id && setgroups(1, &group) < 0) || setresgid(warden, warden, warden) < 0 ||
+	/* who has one id alone may not leave his groups; in a pod the group is there already, and has no number */
+	bool keeps_groups = host->single_id || host->pod;
+	if ((!keeps_groups && setgroups(1, &group) < 0) || setresgid(warden, warden, warden) < 0 ||
 	    setresuid(warden, warden, warden) < 0)
 		fail(to, STAGE_WARDEN, -1, errno);
 	/* changing ids leaves the inheritable ones, which nsjail raises, and all of them to who stays root */
@@ -129,17 +132,21 @@ static void become_warden(const struct host *host, const struct slot *slot, cons
  * the descriptors of a request get numbers from 3 on, in order, and never those that a command's streams will have. */
 static void keep_only(struct sandbox *sandbox, const struct reporter *to)
 {
-	enum { FIRST_KEPT = 61, KEPT = 3 };
-	int *const kept[KEPT] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd };
-	int high[KEPT];
-	for (int i = 0; i < KEPT; i++)
-		high[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, FIRST_KEPT + KEPT);
-	for (int i = 0; i < KEPT; i++)
-		if (high[i] < 0 || dup3(high[i], FIRST_KEPT + i, O_CLOEXEC) < 0)
+	enum { KEPT_MAX = 3 + NAMESPACES, END = 64 };
+	int *const kept[KEPT_MAX] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd,
+		                      &sandbox->namespace_fd[0], &sandbox->namespace_fd[1],
+		                      &sandbox->namespace_fd[2], &sandbox->namespace_fd[3],
+		                      &sandbox->namespace_fd[4] };
+	const int count = sandbox->namespace_fd[0] <= 0 ? 3 : KEPT_MAX, first = END - count;
+	int high[KEPT_MAX];
+	for (int i = 0; i < count; i++)
+		high[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, END);
+	for (int i = 0; i < count; i++)
+		if (high[i] < 0 || dup3(high[i], first + i, O_CLOEXEC) < 0)
 			fail(to, STAGE_WARDEN, i, errno);
-	for (int i = 0; i < KEPT; i++)
-		*kept[i] = FIRST_KEPT + i;
-	if (sys_close_range(STDERR_FILENO + 1, FIRST_KEPT - 1, 0) < 0 || sys_close_range(FIRST_KEPT + KEPT, ~0u, 0) < 0)
+	for (int i = 0; i < count; i++)
+		*kept[i] = first + i;
+	if (sys_close_range(STDERR_FILENO + 1, (unsigned int)first - 1, 0) < 0 || sys_close_range(END, ~0u, 0) < 0)
 		_exit(127);
 	/* descriptors that requests bring must never land on a command's stdin, stdout or stderr */
 	int null = open("/dev/null", O_RDWR);
@@ -161,6 +168,18 @@ _Noreturn void start_serving(const struct host *host, const struct slot *slot, c
 	init_serve(sandbox);
 }
 
+/* A warm process has rights over them but none over an init, so it cannot take them by itself. */
+static void open_namespaces(const struct host *host, struct sandbox *sandbox, const struct reporter *to)
+{
+	static const char *const names[NAMESPACES] = { "self/ns/pid", "self/ns/mnt", "self/ns/net", "self/ns/ipc",
+		                                       "self/ns/uts" };
+	for (int i = 0; i < NAMESPACES; i++) {
+		sandbox->namespace_fd[i] = host->pod ? openat(host->proc_fd, names[i], O_RDONLY | O_CLOEXEC) : -1;
+		if (host->pod && sandbox->namespace_fd[i] < 0)
+			fail(to, STAGE_NETNS, i, errno);
+	}
+}
+
 static _Noreturn void child_start(const struct host *host, const struct slot *slot, const struct request *req,
                                   const struct trees *trees)
 {
@@ -178,6 +197,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 		pin_start(host, &to);
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);
+	open_namespaces(host, &sandbox, &to);
 	stage_done(&to, STAGE_NETNS);
 	/* nsjail names its own */
 	if (!req->nsjail.count && sethostname(req->hostname, strlen(req->hostname)) < 0)

@@ -11,7 +11,8 @@
 enum kind { KIND_FLAG, KIND_NUMBER, KIND_TEXT, KIND_TEXTS, KIND_FD, KIND_FDS, KIND_BIND, KIND_ENV };
 
 #define BIT(name) (1u << VERB_##name)
-#define COMMANDS (BIT(RUN) | TRANSFERS)
+#define STARTED (BIT(RUN) | BIT(FORK) | BIT(WARM))
+#define COMMANDS (BIT(RUN) | BIT(FORK) | TRANSFERS)
 #define TRANSFERS (BIT(GET) | BIT(PUT) | BIT(PACK) | BIT(UNPACK))
 
 struct option {
@@ -26,22 +27,26 @@ struct option {
 #define AT(field) offsetof(struct request, field)
 
 static const struct option OPTIONS[] = {
-	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(SEAL) | BIT(COPY), AT(id), UINT32_MAX,
+	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(WARM) | BIT(SEAL) | BIT(COPY),
+	  AT(id), UINT32_MAX,
 	  "number of the command or sandbox, said in its reports" },
-	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN), AT(slot), 1u << 20, "number of the slot" },
+	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(WARM), AT(slot), 1u << 20,
+	  "number of the slot" },
 	{ "disk", KIND_FD, BIT(SEAL), AT(disk), 1, "a writable file system that shall be so no longer" },
 	{ "port", KIND_NUMBER, BIT(LISTEN), AT(port), UINT16_MAX, "TCP port of 127.0.0.1 in the sandbox's network" },
 	{ "inits", KIND_FDS, BIT(CONFIGURE) | BIT(COPY), AT(inits), TASKS_MAX, "cgroup.procs or tasks file to write 0 to" },
-	{ "uid-base", KIND_NUMBER, BIT(SLOT), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
+	{ "uid-base", KIND_NUMBER, BIT(SLOT) | BIT(CONFIGURE), AT(uid_base), UINT32_MAX - SLOT_IDS, "first of 65,536 host ids" },
+	{ "pod", KIND_FLAG, BIT(CONFIGURE), AT(pod), 0, "serve inside a user namespace of uid-base, for a template" },
 	{ "by-path", KIND_FLAG, BIT(CONFIGURE), AT(by_path), 0, "make overlays as kernels before 6.15 need it" },
 	{ "warden-gid", KIND_NUMBER, BIT(CONFIGURE), AT(warden_gid), UINT32_MAX - 1, "host group that may fill cgroups" },
-	{ "control", KIND_FD, BIT(START), AT(control), 1, "the init's end of its control socket" },
-	{ "layer", KIND_FDS, BIT(START) | BIT(COPY), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
-	{ "bind", KIND_BIND, BIT(START), AT(binds), BINDS_MAX, "ro:/TARGET or rw:/TARGET; a host file or directory" },
-	{ "filter", KIND_FDS, BIT(START), AT(filters), FILTERS_MAX, "seccomp program of every command" },
-	{ "hostname", KIND_TEXT, BIT(START), AT(hostname), 64, "as uname(2) shows it inside" },
-	{ "disk-bytes", KIND_NUMBER, BIT(START), AT(disk_bytes), 1ull << 50, "size of the writable file system" },
-	{ "disk-inodes", KIND_NUMBER, BIT(START), AT(disk_inodes), 1ull << 50, "inodes of it" },
+	{ "control", KIND_FD, BIT(START) | BIT(WARM), AT(control), 1, "the init's end of its control socket" },
+	{ "layer", KIND_FDS, BIT(START) | BIT(CONFIGURE) | BIT(COPY), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
+	{ "bind", KIND_BIND, BIT(START) | BIT(CONFIGURE), AT(binds), BINDS_MAX,
+	  "ro:/TARGET or rw:/TARGET; a host file or directory" },
+	{ "filter", KIND_FDS, BIT(START) | BIT(FORK), AT(filters), FILTERS_MAX, "seccomp program of every command" },
+	{ "hostname", KIND_TEXT, BIT(START) | BIT(WARM), AT(hostname), 64, "as uname(2) shows it inside" },
+	{ "disk-bytes", KIND_NUMBER, BIT(START) | BIT(WARM), AT(disk_bytes), 1ull << 50, "size of the writable file system" },
+	{ "disk-inodes", KIND_NUMBER, BIT(START) | BIT(WARM), AT(disk_inodes), 1ull << 50, "inodes of it" },
 	{ "lifetime-ms", KIND_NUMBER, BIT(START), AT(lifetime_ms), 1ull << 40, "init ends by itself after this" },
 	{ "host-network", KIND_FLAG, BIT(START), AT(host_network), 0, "stay in the host's network namespace" },
 	{ "deterministic", KIND_FLAG, BIT(START), AT(deterministic), 0, "pin addresses, clocks since boot, times of files" },
@@ -51,13 +56,13 @@ static const struct option OPTIONS[] = {
 	{ "nsjail", KIND_FD, BIT(START), AT(nsjail), 1, "the nsjail program, which is to make the container" },
 	{ "nsjail-log", KIND_FD, BIT(START), AT(nsjail_log), 1, "where nsjail says what went wrong" },
 	{ "trace", KIND_FLAG, BIT(START), AT(trace), 0, "report when each stage is done" },
-	{ "stdio", KIND_FDS, COMMANDS, AT(stdio), STDIO_MAX, "descriptor 0, 1, 2 and so on of the command" },
-	{ "null-stdin", KIND_FLAG, BIT(RUN), AT(null_stdin), 0, "stdin is the sandbox's /dev/null; stdio begins at 1" },
-	{ "cgroup", KIND_FD, COMMANDS, AT(cgroup), 1, "cgroup v2 directory to be cloned into" },
-	{ "tasks", KIND_FDS, COMMANDS, AT(tasks), TASKS_MAX, "cgroup v1 tasks file to be written to" },
-	{ "rlimit", KIND_TEXTS, COMMANDS, AT(rlimits), RLIMITS_MAX, "NAME:VALUE, as in nofile:1024" },
+	{ "stdio", KIND_FDS, COMMANDS | BIT(WARM), AT(stdio), STDIO_MAX, "descriptor 0, 1, 2 and so on of the command" },
+	{ "null-stdin", KIND_FLAG, BIT(RUN) | BIT(FORK), AT(null_stdin), 0, "stdin is the sandbox's /dev/null; stdio begins at 1" },
+	{ "cgroup", KIND_FD, COMMANDS | BIT(WARM), AT(cgroup), 1, "cgroup v2 directory to be cloned into" },
+	{ "tasks", KIND_FDS, COMMANDS | BIT(WARM), AT(tasks), TASKS_MAX, "cgroup v1 tasks file to be written to" },
+	{ "rlimit", KIND_TEXTS, COMMANDS | BIT(WARM), AT(rlimits), RLIMITS_MAX, "NAME:VALUE, as in nofile:1024" },
 	{ "member", KIND_TEXTS, COMMANDS, AT(groups), BINDS_MAX, "a supplementary group" },
-	{ "cwd", KIND_TEXT, BIT(RUN), AT(cwd), 4095, "working directory" },
+	{ "cwd", KIND_TEXT, STARTED, AT(cwd), 4095, "working directory" },
 	{ "path", KIND_TEXT, TRANSFERS, AT(path), 4095, "the file or directory inside" },
 	{ "uid", KIND_NUMBER, COMMANDS, AT(uid), WARDEN_ID - 1, "user inside" },
 	{ "gid", KIND_NUMBER, COMMANDS, AT(gid), WARDEN_ID - 1, "group inside" },
@@ -67,7 +72,9 @@ static const struct option OPTIONS[] = {
 	{ "group", KIND_FLAG, BIT(SIGNAL), AT(signal_group), 0, "to its whole process group" },
 	{ "all", KIND_FLAG, BIT(SIGNAL), AT(signal_all), 0, "to every process of the sandbox but init" },
 	{ "new-terminal", KIND_FLAG, BIT(RUN), AT(new_terminal), 0, "stdin is a terminal: make it the controlling one" },
-	{ "env", KIND_ENV, BIT(RUN), 0, 1u << 20, "NAME=VALUE" },
+	{ "template", KIND_FD, BIT(FORK), AT(template), 1, "socket of the warm process that is to fork" },
+	{ "payload", KIND_FD, BIT(FORK), AT(payload), 1, "sealed memfd: what the fork is to do" },
+	{ "env", KIND_ENV, BIT(RUN) | BIT(WARM), 0, 1u << 20, "NAME=VALUE" },
 };
 
 static const char *const VERB_WORDS[] = {
@@ -233,10 +240,12 @@ static int check_complete(const struct request *req)
 	case VERB_LISTEN:
 		return req->port ? 0 : EINVAL;
 	case VERB_START:
-		return req->control.count == 1 && req->layers.count >= 1 && req->hostname &&
-		                       req->nsjail.count == req->nsjail_log.count ?
-		               0 :
-		               EINVAL;
+		return req->control.count == 1 && req->hostname && req->nsjail.count == req->nsjail_log.count ? 0 : EINVAL;
+	case VERB_WARM:
+		return req->control.count == 1 && req->hostname && req->cwd && req->argv_count ? 0 : EINVAL;
+	case VERB_FORK:
+		return req->stdio.count + req->null_stdin >= 3 && req->cwd && req->template.count && req->payload.count ? 0 :
+		                                                                                                        EINVAL;
 	case VERB_RUN:
 		return req->stdio.count + req->null_stdin >= 3 && req->argv_count >= 1 && req->cwd ? 0 : EINVAL;
 	case VERB_GET:
@@ -260,7 +269,7 @@ static int take_any(struct cursor *at, struct request *req, int index)
 	}
 	if (strcmp(at->word, "--") != 0)
 		return take_word(at, req);
-	if (req->verb != VERB_RUN)
+	if (req->verb != VERB_RUN && req->verb != VERB_WARM)
 		return EINVAL;
 	at->commandline = true;
 	int error = take_pointer(at, NULL); /* ends env */

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, cast
 
+from minisandbox.errors import UsageError
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.snapshot import Snapshot
 
@@ -25,7 +26,7 @@ class Branchable:
         copied, and it goes on with all it has. Raises BusyError, with names, while anything runs without `freeze`,
         and HostError where this kernel cannot do it.
         """
-        return await self.branches.snapshot(cast("Sandbox", self), freeze=freeze)
+        return await self.branches.snapshot(self._branching(), freeze=freeze)
 
     def fork(self, count: int = 1) -> AbstractAsyncContextManager[list[Sandbox]]:
         """Open sandboxes for the block that begin with what is here now; this one goes on too.
@@ -33,7 +34,7 @@ class Branchable:
         They have its policy, limits and variables, and nothing that one of them does can be seen by the others.
         Raises what `snapshot` raises, and what `Supervisor.open_sandbox` raises.
         """
-        return self.branches.fork(cast("Sandbox", self), count)
+        return self.branches.fork(self._branching(), count)
 
     async def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot: all that runs is killed, all that was written since is gone, counters begin anew.
@@ -41,4 +42,10 @@ class Branchable:
         The policy, limits and variables stay, the network is again what the policy says. Raises ClosedError for a
         snapshot that was closed, UsageError for one of another supervisor or of another root file system.
         """
-        await self.branches.restore(cast("Sandbox", self), snapshot)
+        await self.branches.restore(self._branching(), snapshot)
+
+    def _branching(self) -> Sandbox:
+        sandbox = cast("Sandbox", self)
+        if sandbox.options.template is not None:
+            raise UsageError("a sandbox of a template has no snapshots; open one without a template and use run")
+        return sandbox

@@ -95,7 +95,11 @@ class Command:
             fd = -1
         elif record.kind == RecordKind.FAILED:
             outcome.failure = record
-            if record.stage in (Stage.COMMAND_CLONE, Stage.REQUEST):  # there is no child that could end
+            if record.stage in (
+                Stage.COMMAND_WARM,
+                Stage.COMMAND_CLONE,
+                Stage.REQUEST,
+            ):  # there is no child that could end
                 self._end()
         elif record.kind == RecordKind.EXIT:
             outcome.wait_status, outcome.ended_ns = record.value, record.time_ns
@@ -207,6 +211,10 @@ def open_streams(command: Command, spec: CommandSpec, reactor: Reactor) -> Pipes
     return pipes
 
 
+MakeRequest = Callable[[Command, CommandSpec, Sequence[int]], Request]
+"""From a command and its streams to what init is asked."""
+
+
 def common_request(verb: str, command: Command, stdio: Sequence[int]) -> Request:
     """Return the part of a request that commands and file transfers share: number, cgroups, streams."""
     request = Request(verb).option("id", command.number)
@@ -224,20 +232,25 @@ def run_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Re
     command.observed = True
     command.observer.command_began(command.number, spec.argv)
     request = common_request("run", command, stdio)
+    add_rights(request, spec, len(stdio))
+    request.words.extend(spec.env)
+    return request.command(spec.argv)
+
+
+def add_rights(request: Request, spec: CommandSpec, streams: int) -> None:
+    """Add where and as whom a command runs and its limits."""
     words = request.words
     words.append(f"--cwd={spec.cwd}")
     words.append(f"--uid={spec.uid}")
     words.append(f"--gid={spec.gid}")
     words.append(f"--capabilities={spec.capabilities}")
     words.append("--rlimit=core:1")  # 0 would still start a handler to which cores are piped (core(5))
-    if len(stdio) < 3:
+    if streams < 3:
         words.append("--null-stdin")
     if spec.limits.open_files is not None:
         words.append(f"--rlimit=nofile:{spec.limits.open_files}")
     if spec.limits.cpu_time_s is not None:  # only a second line of defence: it counts each process for itself
         words.append(f"--rlimit=cpu:{int(spec.limits.cpu_time_s) + 2}")
-    words.extend(spec.env)
-    return request.command(spec.argv)
 
 
 def failure_error(record: Record, spec: CommandSpec) -> SandboxError:

@@ -20,6 +20,16 @@ class Inspected:
     _sandboxes: dict[int, Sandbox]
 
     @property
+    def live(self) -> int:
+        """How many sandboxes are open, parked ones not counted."""
+        return sum(not sandbox.ahead for sandbox in self._sandboxes.values())
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """Slots that were taken out of use, since something of a sandbox could not be proved gone."""
+        return tuple(slot.cgroup.name for slot in self._slots.quarantined)
+
+    @property
     def serving(self) -> bool:
         """Whether there is a launcher to start sandboxes."""
         return not self._launcher.broken

@@ -11,6 +11,7 @@ from minisandbox.images.state import StateDir
 from minisandbox.policy import Policy, load_policy
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.snapshot import Layers, Library, Snapshot
+from minisandbox.runtime.template import Template
 
 
 class Lookup:
@@ -23,12 +24,19 @@ class Lookup:
         self._policies: dict[str, Policy] = {}
 
     async def find_start(
-        self, rootfs: str | Rootfs | None, snapshot: Snapshot | StoredSnapshot | str | None, branches: Branches
+        self,
+        rootfs: str | Rootfs | Template | None,
+        snapshot: Snapshot | StoredSnapshot | str | None,
+        branches: Branches,
     ) -> tuple[Rootfs, StoredSnapshot | None, Layers]:
         """Return the rootfs, what stored snapshot it was made of, and the layers upon it.
 
         Raises UsageError for a name that there is not, or when both are given.
         """
+        if isinstance(rootfs, Template) and snapshot is None:
+            return rootfs.spec.rootfs, None, ()
+        if isinstance(rootfs, Template):
+            raise UsageError("give a template or a snapshot, not both: a template has its own root file system")
         if snapshot is None:
             return await self._find_rootfs(rootfs or "host"), None, ()
         if rootfs is not None:

@@ -17,6 +17,7 @@ from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree
 from minisandbox.kernel.ids import Ids, OwnIds, claim_ids
 from minisandbox.kernel.launcher import Launcher, open_launcher
 from minisandbox.kernel.outer import OuterNamespace, find_outer
+from minisandbox.kernel.pod import PodSpec
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
@@ -25,6 +26,7 @@ from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.host_checks import kernel_refusal
+from minisandbox.runtime.pod import SpawnLauncher
 from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
@@ -67,11 +69,11 @@ async def open_supervisor(
         cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
-        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, max_sandboxes, host.outer)
+        launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
         supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
-        await stack.enter_async_context(_serving(supervisor, slots))
+        await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)
         telemetry.begin(receive)  # the self-test is nothing that anybody asked for
@@ -116,8 +118,9 @@ async def _open_launcher(
     cgroups: CgroupTree,
     ids: Ids,
     lock_fd: int,
-    max_sandboxes: int,
     outer: OuterNamespace | None,
+    slots: int,
+    pod: PodSpec | None = None,
 ) -> Launcher:
     with contextlib.ExitStack() as stack:
         inits_fds = list(cgroups.inits_tasks_fds)
@@ -128,16 +131,18 @@ async def _open_launcher(
         return await open_launcher(
             binary_path(),
             reactor,
-            slots=max_sandboxes,
+            slots=slots,
             lock_fd=lock_fd,
             inits_fds=inits_fds,
             warden_gid=ids.launcher_warden_gid,
             outer=outer,
+            pod=pod,
         )
 
 
 @contextlib.asynccontextmanager
-async def _serving(supervisor: Supervisor, slots: SlotPool) -> AsyncIterator[None]:
+async def _serving(supervisor: Supervisor, slots: SlotPool, launch: SpawnLauncher) -> AsyncIterator[None]:
+    supervisor.spawn = launch
     async with background(slots.serve):
         try:
             async with background(supervisor.parking.serve):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from minisandbox.binds import Bind
 from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
-from minisandbox.policy import Policy
+from minisandbox.policy import Network, Policy
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, check_engine
 from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.snapshot import Layers
 from minisandbox.spec import MAX_SECONDS, Limits
+
+if TYPE_CHECKING:
+    from minisandbox.runtime.template import Template
 
 MIN_DISK_BYTES = 16 << 10
 MIN_DISK_INODES = 16
@@ -35,6 +39,7 @@ class Options:
     terminal: bool
     trace: bool
     deterministic: bool = False
+    template: Template | None = None
     stored: StoredSnapshot | None = None
     """What the root file system was made of, if it was a snapshot."""
     layers: Layers = ()
@@ -64,6 +69,7 @@ class Options:
             self.binds,
             self.hostname,
             self.terminal,
+            id(self.template),
         )
 
 
@@ -80,7 +86,20 @@ def check_options(options: Options) -> None:
             f"the engine {options.engine} cannot make deterministic sandboxes; leave it at {DEFAULT_ENGINE}"
         )
     env_words(options.env)
+    if options.template is not None:
+        _check_template(options)
     for name, least in (("disk_bytes", MIN_DISK_BYTES), ("disk_inodes", MIN_DISK_INODES)):
         value = getattr(options.limits, name)
         if value is not None and value < least:
             raise UsageError(f"limit {name} is {value}, less than the {least} that every sandbox needs")
+
+
+def _check_template(options: Options) -> None:
+    if options.binds:
+        raise UsageError("binds of a sandbox with a template are those of the template; give them to open_template")
+    if options.policy.network is Network.HOST:
+        raise UsageError("a sandbox with a template has a network of its own; choose a policy with network = none")
+    if options.engine != DEFAULT_ENGINE:
+        raise UsageError(f"templates need the engine {DEFAULT_ENGINE}, not {options.engine}")
+    if options.deterministic:
+        raise UsageError("a fork of a template has what that was started with; it cannot be deterministic")

@@ -25,7 +25,7 @@ from minisandbox.runtime.accounting import MemoryMeter, count, make_result, take
 from minisandbox.runtime.body import DiskAnswer, Movable
 from minisandbox.runtime.branchable import Branchable
 from minisandbox.runtime.branching import Branches
-from minisandbox.runtime.command import Command, CommandSpec, OnData, open_streams, run_request
+from minisandbox.runtime.command import Command, CommandSpec, MakeRequest, OnData, open_streams, run_request
 from minisandbox.runtime.interactive import Interactive
 from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.observer import Observer
@@ -35,10 +35,11 @@ from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
 from minisandbox.runtime.transfers import Transfers
+from minisandbox.runtime.warm_run import Warmed
 from minisandbox.spec import ExitReason, Limits, Result, Timing
 
 
-class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
+class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
     """An open sandbox. `Supervisor.open_sandbox` makes it and closes it."""
 
     def __init__(
@@ -114,7 +115,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         when the sandbox is gone. Cancelled: the whole tree of the command is killed and the sandbox can be used on.
         """
         spec = await resolve(self, command, Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr))
-        return await self._run(spec)
+        return await self.run_to_end(spec)
 
     async def kill_all(self) -> None:
         """Kill every process of the sandbox but its init, background ones too. Commands that run end as killed."""
@@ -129,7 +130,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
 
     # ---- commands
 
-    async def _run(self, spec: CommandSpec) -> Result:
+    async def run_to_end(self, spec: CommandSpec, make_request: MakeRequest = run_request) -> Result:
+        """Run what was resolved, as `make_request` asks for it."""
         command = self.new_command(spec.limits)
         memory = self.memory  # restoring the sandbox while this runs gives it another
         mark = memory.begin()
@@ -137,7 +139,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable):
         try:
             pipes = open_streams(command, spec, self.reactor)
             try:
-                await self.start_command(command, run_request(command, spec, pipes.stdio))
+                await self.start_command(command, make_request(command, spec, pipes.stdio))
             finally:
                 pipes.close()
             self._housekeep()  # while the command starts, so that it costs no time

@@ -5,7 +5,9 @@ A slot that comes back cools until it is proved empty; what is not empty in time
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,7 +15,7 @@ import trio
 
 from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
-from minisandbox.kernel.ids import Ids
+from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
@@ -54,7 +56,16 @@ class Slot:
 class SlotPool:
     """Hands out slots. `serve` must run beside it to take back those that cool."""
 
-    def __init__(self, launcher: Launcher, cgroups: CgroupTree, ids: Ids, limit: int, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        cgroups: CgroupTree,
+        ids: Ids,
+        limit: int,
+        telemetry: Telemetry,
+        first_group: int = 0,
+    ) -> None:
+        self._first_group, self._next_group = first_group, limit
         self.telemetry = telemetry
         self._launcher = launcher
         self.cgroups = cgroups
@@ -112,7 +123,32 @@ class SlotPool:
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
         self.telemetry.slots_made += 1
-        return Slot(number, uid_base, self._ids.warden_uid(number), self.cgroups.open_slot(number))
+        group = self.cgroups.open_slot(self._first_group + number)
+        return Slot(number, uid_base, self._ids.warden_uid(number), group)
+
+    @contextlib.contextmanager
+    def lend_ids(self) -> Iterator[IdRange]:
+        """Lend the ids of a slot that was never made. Raises BusyError when there is none, HostError without root."""
+        if not isinstance(self._ids, IdRange):
+            raise HostError("templates need ids of their own for each, which an ordinary user does not have; be root")
+        if not self._numbers:
+            raise BusyError(f"all {self.limit} slots are made; raise max_sandboxes, of which a template takes one")
+        number = self._numbers.pop()
+        try:
+            yield IdRange(self._ids.base(number), [])
+        finally:
+            self._numbers.append(number)
+
+    def nested(self, launcher: Launcher, ids: IdRange, limit: int) -> SlotPool:
+        """Return the pool of a pod's launcher, whose slots share one range of ids."""
+        first_group, self._next_group = self._next_group, self._next_group + limit
+        return SlotPool(launcher, self.cgroups, PodIds(ids.first), limit, self.telemetry, first_group)
+
+    def remove(self) -> None:
+        """Remove the groups of all slots, once their launcher has ended. What is not empty stays until all goes."""
+        for slot in (*self._free, *self._cooling, *self.quarantined):
+            slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
+            slot.cgroup.remove()
 
     def release(self, slot: Slot, leaves: list[RunCgroup], heirs: tuple[Heir, ...] = ()) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""

@@ -16,7 +16,7 @@ import trio
 
 from minisandbox.binds import Bind
 from minisandbox.degradation import Degradation
-from minisandbox.errors import BrokenError, BusyError, ClosedError, DeadlineError, StartError
+from minisandbox.errors import BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.images.state import StateDir
@@ -29,7 +29,7 @@ from minisandbox.policy import Network, Policy
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.degraded import kill_inside
 from minisandbox.runtime.engines import Attempt
-from minisandbox.runtime.engines.choice import Engines
+from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.engines.native import StartSpec
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.inspection import Inspected
@@ -38,15 +38,18 @@ from minisandbox.runtime.network import SandboxNetwork
 from minisandbox.runtime.options import Options, check_options
 from minisandbox.runtime.parking import ParkingLot
 from minisandbox.runtime.pinned import PINNED_ENV, pinned_files
+from minisandbox.runtime.pod import Place
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.telemetry import Telemetry
+from minisandbox.runtime.template import Template
+from minisandbox.runtime.templates import Templated
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
 
 
-class Supervisor(Inspected):
+class Supervisor(Inspected, Templated):
     """An open supervisor. Make it with `open_supervisor`."""
 
     def __init__(
@@ -65,31 +68,21 @@ class Supervisor(Inspected):
         self.telemetry = telemetry
         self.degraded = tuple(name for name in Degradation if name in set(degraded))
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
-        self.parking = ParkingLot(max_parked, self._start, self._close)
-        self._reactor = reactor
+        self.parking = ParkingLot(max_parked, self._start, self.close_sandbox)
+        self.reactor = reactor
         self._launcher = launcher
         self._slots = slots
-        self._handles = handles
+        self._place = Place(launcher, slots)
+        self.handles = handles
+        self.templates = []
         self._engines = engines
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._lookup = Lookup(state)
         self.branches = Branches(
-            launcher, slots, self._sandboxes, self._open, self._start, self._close, self._lookup.library
+            launcher, slots, self._sandboxes, self._open, self._start, self.close_sandbox, self._lookup.library
         )
-        self._numbers = 0
-        self._closed = False
-        launcher.on_broken = self._on_launcher_broken
-
-    @property
-    def live(self) -> int:
-        """How many sandboxes are open, parked ones not counted."""
-        return sum(not sandbox.ahead for sandbox in self._sandboxes.values())
-
-    @property
-    def quarantined(self) -> tuple[str, ...]:
-        """Slots that were taken out of use, since something of a sandbox could not be proved gone."""
-        return tuple(slot.cgroup.name for slot in self._slots.quarantined)
+        launcher.on_broken = partial(self.on_launcher_broken, self._place)
 
     @contextlib.asynccontextmanager
     async def open_sandbox(
@@ -97,6 +90,7 @@ class Supervisor(Inspected):
         *,
         engine: str | None = None,
         rootfs: str | Rootfs | None = None,
+        template: Template | None = None,
         snapshot: Snapshot | StoredSnapshot | str | None = None,
         policy: str | Policy = "default",
         limits: Limits | None = None,
@@ -110,13 +104,13 @@ class Supervisor(Inspected):
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
 
-        `lifetime_s` ends it whatever becomes of its owner; `trace` fills `timing.stages`. Raises StartError with the
-        step that failed, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
+        Raises StartError, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
-        found_rootfs, stored, layers = await self._lookup.find_start(rootfs, snapshot, self.branches)
+        found_rootfs, stored, layers = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
         found = self._lookup.find_policy(policy)
         options = Options(
-            engine=self._engines.default if engine is None else engine,
+            engine=engine or (DEFAULT_ENGINE if template else self._engines.default),
+            template=template,
             rootfs=found_rootfs,
             policy=found,
             limits=found.limits.overridden_by(limits),
@@ -139,16 +133,17 @@ class Supervisor(Inspected):
         await self.parking.aclose()
         await self.branches.aclose()
         for sandbox in list(self._sandboxes.values()):
-            await self._close(sandbox)
+            await self.close_sandbox(sandbox)
+        await self.close_templates()
 
     @contextlib.asynccontextmanager
     async def _opened(self, options: Options) -> AsyncIterator[Sandbox]:
-        self._check_open()
+        self.check_open()
         sandbox = await self._open(options)
         try:
             yield sandbox
         finally:
-            await self._close(sandbox)
+            await self.close_sandbox(sandbox)
 
     async def _open(self, options: Options) -> Sandbox:
         with self.telemetry.opening():
@@ -168,14 +163,14 @@ class Supervisor(Inspected):
                 await sandbox.set_network(allow=options.policy.allow)
             self.telemetry.handed_out(sandbox)
         except BaseException:
-            await self._close(sandbox)
+            await self.close_sandbox(sandbox)
             raise
         return sandbox
 
-    async def _acquire(self, limits: Limits) -> Slot:
+    async def _acquire(self, slots: SlotPool, limits: Limits) -> Slot:
         while True:
             try:
-                return await self._slots.acquire(limits)
+                return await slots.acquire(limits)
             except BusyError:
                 if not await self.parking.give_up_one():
                     raise
@@ -187,17 +182,18 @@ class Supervisor(Inspected):
     async def _start_in_slot(self, options: Options) -> Sandbox:
         begun = time.monotonic()
         engine = self._engines.find(options.engine)
+        place = self._place if options.template is None else await options.template.ensure_place()
         with self.telemetry.queueing():
-            slot = await self._acquire(options.limits)
+            slot = await self._acquire(place.slots, options.limits)
         slot_s = time.monotonic() - begun
         try:
-            self._check_open()
+            self.check_open()
             ours, theirs = open_socket_pair(socket.SOCK_SEQPACKET)
         except BaseException:
-            self._slots.release(slot, [])
+            place.slots.release(slot, [])
             raise
         with theirs, engine.attempt() as attempt:
-            sandbox = self._make_sandbox(slot, ours, options)
+            sandbox = self._make_sandbox(place, slot, ours, options)
             try:
                 asked_ns = time.monotonic_ns()
                 await self._ask(attempt, sandbox, theirs.fileno(), options)
@@ -205,24 +201,25 @@ class Supervisor(Inspected):
                 slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
                 await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
-                await self._close(sandbox)
+                await self.close_sandbox(sandbox)
                 raise
         return sandbox
 
-    def _make_sandbox(self, slot: Slot, control: socket.socket, options: Options) -> Sandbox:
-        self._numbers = self._numbers % 0xFFFFFFFF + 1
-        listen = partial(self._launcher.listen, slot.number, self._numbers)
+    def _make_sandbox(self, place: Place, slot: Slot, control: socket.socket, options: Options) -> Sandbox:
+        number = self.next_number()
+        listen = partial(place.launcher.listen, slot.number, number)
         channel = Channel(control, f"the init of slot {slot.number}")
         sandbox = Sandbox(
-            number=self._numbers,
+            number=number,
             slot=slot,
             channel=channel,
-            reactor=self._reactor,
+            reactor=self.reactor,
             network=SandboxNetwork(listen, self._uplink, is_host=options.policy.network is Network.HOST),
             branches=self.branches,
             options=options,
         )
-        sandbox.ahead = options.ahead
+        sandbox.ahead, sandbox.place = options.ahead, place
+        sandbox.filter_fds = self.handles.filter_fds(options.policy)
         sandbox.observer = self.telemetry.watch(sandbox.number)
         sandbox.degraded = self.degraded
         slot.cgroup.kill_untracked = partial(kill_inside, channel)
@@ -230,7 +227,8 @@ class Supervisor(Inspected):
         return sandbox
 
     async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
-        with self._handles.bind_fds(options.binds) as bind_fds:
+        layer_fds, shown = self.shown(options)
+        with self.handles.bind_fds(options.binds) as bind_fds:
             spec = StartSpec(
                 number=sandbox.number,
                 slot=sandbox.slot.number,
@@ -238,16 +236,16 @@ class Supervisor(Inspected):
                 limits=options.limits,
                 hostname=options.hostname,
                 control_fd=control_fd,
-                layer_fds=[*(layer.fd for layer in options.layers), *self._handles.layer_fds(options.rootfs)],
-                binds=[*self._handles.rootfs_binds(options.rootfs), *bind_fds],
-                pinned=pinned_files(self.state, self._handles, options.policy) if options.deterministic else (),
-                filter_fds=self._handles.filter_fds(options.policy),
+                layer_fds=layer_fds,
+                binds=[*shown, *bind_fds],
+                pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
+                filter_fds=sandbox.filter_fds,
                 lifetime_s=options.lifetime_s,
                 terminal=options.terminal,
                 trace=options.trace,
                 deterministic=options.deterministic,
             )
-            await self._launcher.send(attempt.request(spec))
+            await sandbox.place.launcher.send(attempt.request(spec))
 
     async def _wait_started(self, attempt: Attempt, sandbox: Sandbox, slot_s: float, asked_ns: int) -> None:
         with trio.move_on_after(STEP_DEADLINE_S) as scope:
@@ -257,14 +255,14 @@ class Supervisor(Inspected):
         failure = sandbox.start_failure
         if failure is not None:
             raise StartError("cannot start a sandbox", stage_name(failure.stage), failure.error, failure.item)
-        if not sandbox.usable and not self._launcher.broken and (why := attempt.failure()) is not None:
+        if not sandbox.usable and not sandbox.place.launcher.broken and (why := attempt.failure()) is not None:
             raise why
         sandbox.check_open()
         start_s = (time.monotonic_ns() - asked_ns) * 1e-9
         sandbox.timing = Timing(slot_s=slot_s, start_s=start_s, stages=stage_seconds(sandbox.stages, asked_ns))
         self.telemetry.started(sandbox)
 
-    async def _close(self, sandbox: Sandbox) -> None:
+    async def close_sandbox(self, sandbox: Sandbox) -> None:
         """Kill what is in a sandbox and give its slot back, or quarantine that when it cannot be proved empty.
 
         Shielded. A second call waits for nothing and does nothing: the supervisor may have closed it already.
@@ -280,21 +278,13 @@ class Supervisor(Inspected):
         with self.telemetry.closing(sandbox):
             await sandbox.network.aclose()
             try:
-                await self._launcher.end(sandbox.slot.number, sandbox.number)
+                await sandbox.place.launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:
                 sandbox.slot.leaves = sandbox.take_leaves()
-                self._slots.quarantine(sandbox.slot)
+                sandbox.place.slots.quarantine(sandbox.slot)
                 raise
             finally:
                 sandbox.disconnect()
-            self._slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
+            sandbox.place.slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
             for layer in sandbox.layers:
                 await layer.release()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this supervisor is closed; open another")
-
-    def _on_launcher_broken(self) -> None:
-        for sandbox in list(self._sandboxes.values()):
-            sandbox.break_(BrokenError("the launcher is gone, and every sandbox it started with it"))
