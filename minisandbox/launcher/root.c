@@ -104,7 +104,7 @@ static int overlay_by_path(const struct root *root)
 	attach_layers(root, lowerdir, sizeof lowerdir);
 	const char *const options[][2] = { { "lowerdir", lowerdir },   { "upperdir", "/x/up/u" },
 		                           { "workdir", "/x/up/w" },   { "volatile", NULL },
-		                           { "redirect_dir", "off" },  { "metacopy", "off" },
+		                           { "redirect_dir", "nofollow" },  { "metacopy", "off" },
 		                           { "index", "off" },         { marks_of(root), NULL },
 		                           { NULL, NULL } };
 	return mount_new("overlay", options, PLAIN);
@@ -112,8 +112,9 @@ static int overlay_by_path(const struct root *root)
 
 static int overlay_by_fd(const struct root *root)
 {
-	/* what the upper directory says of layers below it by name would be wrong once it is a layer itself */
-	const char *const options[][2] = { { "volatile", NULL }, { "redirect_dir", "off" }, { "metacopy", "off" },
+	/* what the upper directory says of layers below it by name would be wrong once it is a layer itself; "off" would be refused
+	 * beside userxattr (ovl_fs_params_verify in fs/overlayfs/params.c) */
+	const char *const options[][2] = { { "volatile", NULL }, { "redirect_dir", "nofollow" }, { "metacopy", "off" },
 		                                  { "index", "off" },   { marks_of(root), NULL },    { NULL, NULL } };
 	cleanup_fd int upper = openat(root->disk_fd, "u", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_fd int work = openat(root->disk_fd, "w", O_PATH | O_DIRECTORY | O_CLOEXEC);
