@@ -106,7 +106,7 @@ def _check_template(options: argparse.Namespace, chosen: SandboxOptions) -> None
     """The root file system of a template is its own, and so is what it runs."""
     if chosen.template is None:
         return
-    own = options.rootfs != "host" or chosen.snapshot or options.python_prefix or options.bind
+    own = options.rootfs or chosen.snapshot or options.python_prefix or options.bind
     if own or options.command[0] == "-":
         raise UsageError("--template has its own rootfs, Python and binds; give -c CODE or FILE after --")
     if options.command[0] == "-c" and len(options.command) < 2:

@@ -103,7 +103,6 @@ class Supervisor(Inspected, Templated):
         deterministic: bool = False,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
-
         Raises StartError, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
         """
         found_rootfs, stored, layers = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
