@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from tests.rootless import needed_degradations
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "minisandbox")
@@ -28,13 +30,20 @@ def environment(state_dir: Path) -> dict[str, str]:
     }
 
 
+def agreeing(words: Sequence[str]) -> list[str]:
+    """Return a command line that opens sandboxes with what this host needs for this user; nothing more for root."""
+    if words[:1] not in (["run"], ["shell"]):
+        return list(words)
+    return [words[0], *(word for name in needed_degradations() for word in ("--degrade", name)), *words[1:]]
+
+
 def minisandbox(
     state_dir: Path, *words: str | Path, stdin: bytes | None = None, under: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one command line to its end, behind the words of `under`; without `stdin` it gets /dev/null."""
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
     return subprocess.run(
-        [*under, *COMMAND, *map(str, words)],
+        [*under, *COMMAND, *agreeing(list(map(str, words)))],
         env=environment(state_dir),
         capture_output=True,
         timeout=DEADLINE_S,
@@ -57,7 +66,7 @@ def started(state_dir: Path, *words: str, **options: Any) -> Iterator[subprocess
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
     } | options
-    with subprocess.Popen([*COMMAND, "run", *words], env=environment(state_dir), **given) as process:
+    with subprocess.Popen([*COMMAND, *agreeing(["run", *words])], env=environment(state_dir), **given) as process:
         try:
             yield process
         finally:

@@ -13,8 +13,6 @@ import pytest
 from minisandbox.kernel.host import status_fields
 from tests.cli import json_of, started, wait_while
 
-pytestmark = pytest.mark.requires_root
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

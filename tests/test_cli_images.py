@@ -14,8 +14,6 @@ from minisandbox.errors import RootfsError, UsageError, exit_code
 from minisandbox.images import StateDir, list_rootfs
 from tests.archives import Item, Layout, TestImage, file, pack, write_layout
 
-pytestmark = pytest.mark.requires_root
-
 BASE, TOP = pack(file("base", b"base")), pack(file("top", bytes(3000)), Item("pipe", b"6"))
 
 

@@ -14,8 +14,6 @@ import pytest
 
 from tests.cli import environment, json_of, minisandbox, started
 
-pytestmark = pytest.mark.requires_root
-
 ALL_BYTES = bytes(range(256))
 
 

@@ -17,9 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import COMMAND, environment
-
-pytestmark = pytest.mark.requires_root
+from tests.cli import COMMAND, agreeing, environment
 
 DEADLINE_S = 30.0
 PROMPT = "inside> "
@@ -62,7 +60,7 @@ def shell(state_dir: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes
     set_size(terminal_fd, 100, 30)
     take: Callable[[], int] = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
     process = subprocess.Popen(
-        [*COMMAND, "shell", "--env", f"PS1={PROMPT}", *words],
+        [*COMMAND, *agreeing(["shell", "--env", f"PS1={PROMPT}", *words])],
         env=environment(state_dir),
         stdin=terminal_fd,
         stdout=terminal_fd,

@@ -15,8 +15,6 @@ from minisandbox import Limits, UsageError, open_supervisor
 from minisandbox.runtime.background import background
 from minisandbox.runtime.events import BACKLOG_LINES, EventLog, opened_events
 
-pytestmark = pytest.mark.requires_root
-
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the events in a file."""
@@ -26,7 +24,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 async def test_a_life_is_logged_from_start_to_close(state_dir: Path, tmp_path: Path) -> None:
     """In order, with the stages of the start, exit reasons and usage; and no word of the command line."""
     log = tmp_path / "events.jsonl"
-    async with open_supervisor(state_dir=state_dir, events=log) as supervisor:
+    async with open_supervisor(state_dir=state_dir, degrade=needed_degradations(), events=log) as supervisor:
         async with supervisor.open_sandbox(trace=True) as sandbox:
             await sandbox.run("echo s3cret; exit 3", env={"TOKEN": "s3cret"})
             await sandbox.run(["sleep", "60"], limits=Limits(wall_time_s=0.05))
@@ -60,7 +58,7 @@ async def test_a_receiver_that_fails_fails_nothing(state_dir: Path) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("a bug")
 
-    async with open_supervisor(state_dir=state_dir, events=fail, self_test=False) as supervisor:
+    async with open_supervisor(state_dir=state_dir, degrade=needed_degradations(), events=fail, self_test=False) as supervisor:
         async with supervisor.open_sandbox() as sandbox:
             result = await sandbox.run(["true"])
         lost, live = supervisor.telemetry.events_lost, supervisor.live
@@ -70,7 +68,7 @@ async def test_a_receiver_that_fails_fails_nothing(state_dir: Path) -> None:
 
 async def test_a_full_disk_loses_events_and_nothing_else(state_dir: Path) -> None:
     """/dev/full says ENOSPC to every write (full(4))."""
-    async with open_supervisor(state_dir=state_dir, events=Path("/dev/full"), self_test=False) as supervisor:
+    async with open_supervisor(state_dir=state_dir, degrade=needed_degradations(), events=Path("/dev/full"), self_test=False) as supervisor:
         async with supervisor.open_sandbox() as sandbox:
             result = await sandbox.run(["true"])
         telemetry = supervisor.telemetry

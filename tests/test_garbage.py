@@ -32,8 +32,6 @@ from minisandbox.images.lock import take_lock_if_free
 from tests.archives import file, pack, write_layout
 from tests.crash import crash_at_each_step, start_child
 
-pytestmark = pytest.mark.requires_root
-
 BASE, TOP, OTHER = pack(file("base", b"base")), pack(file("top", b"t")), pack(file("other", b"other"))
 
 

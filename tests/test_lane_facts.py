@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from minisandbox import HostError, SandboxError, open_supervisor
+from minisandbox import Degradation, HostError, SandboxError, open_supervisor
 from minisandbox.kernel.cgroup import CgroupKind
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime.features import FEATURES
 from minisandbox.runtime.host_checks import check_host, kernel_refusal
 from tests.cli import json_of, minisandbox
+from tests.rootless import needed_degradations
 
 pytestmark = pytest.mark.qemu
 
@@ -28,10 +29,13 @@ LACKS: dict[str, set[str]] = {
     **{name: set[str]() for name in ROOT_LANES},
     "box": {"capabilities", "control groups"},
     "box-docker": {"capabilities", "control groups"},
-    "host-user": {"root", "capabilities", "control groups"},
-    "v2-user": {"root", "capabilities"},
+    "host-user": {"control groups", "controllers", "subordinate ids"},
+    "v2-user": set(),
 }
 """What sandboxes need and a lane lacks, by the names of findings."""
+
+DEGRADED: dict[str, set[str]] = {"host-user": set(Degradation), "v2-user": set()}
+"""What sandboxes of an ordinary user are without in a lane."""
 
 KINDS = {"v1": CgroupKind.V1, **dict.fromkeys(("v2", "v2-user", "uml61", "qemu", "qemu61"), CgroupKind.V2)}
 
@@ -49,6 +53,20 @@ def test_lane_lacks_what_it_is_made_to_lack() -> None:
     assert (not facts.proc_covered) or not LANE.startswith("v")
     assert bool(facts.proc_covered) or not LANE.startswith("box")
     assert re.match(KERNELS.get(LANE, ""), facts.kernel_release)
+
+
+async def test_an_ordinary_user_of_a_lane_has_sandboxes_with_what_he_agrees_to_do_without(tmp_path: Path) -> None:
+    """The doctor says so too, with the same degradations, and each result names those that the host needs."""
+    if not LANE.endswith("-user"):
+        pytest.skip("this is no lane of an ordinary user")
+    needed = needed_degradations()
+    run = minisandbox(tmp_path / "doctor", "doctor", "--json", *(word for name in needed for word in ("--degrade", name)))
+    async with open_supervisor(state_dir=tmp_path / "state", degrade=needed) as supervisor:
+        async with supervisor.open_sandbox() as sandbox:
+            result = await sandbox.run(["echo", "works"])
+
+    assert (0, True, b"works\n") == (run.returncode, json_of(run)["enforceable"], result.stdout)
+    assert DEGRADED[LANE] == set(result.degraded) == set(json_of(run)["degraded"])
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ from minisandbox.images.python import PythonRecipe
 from minisandbox.images.recipe import load_recipe
 from minisandbox.images.rootfs import KINDS
 
-pytestmark = pytest.mark.requires_root
-
 PYTHON = "/usr/bin/python3"
 
 

@@ -21,8 +21,6 @@ from minisandbox.images.busybox import PLACES
 from minisandbox.images.skeleton import Directory, tree_digest, write_tree
 from tests.crash import crash_at_each_step, start_child
 
-pytestmark = pytest.mark.requires_root
-
 SECRET = b"not for the sandbox"
 
 HAS_BUSYBOX = any(Path("/", place).is_file() for place in PLACES)

@@ -16,8 +16,6 @@ from minisandbox.policy import Network
 from minisandbox.runtime import opening, selftest
 from minisandbox.runtime.selftest import LAYERS, LIMITS, SelfTest, run_self_test
 
-pytestmark = pytest.mark.requires_root
-
 HOST_NETWORK = SelfTest(policy=msgspec.structs.replace(load_policy("default"), network=Network.HOST))
 
 

@@ -20,8 +20,6 @@ from minisandbox.runtime.status import reaching
 from minisandbox.runtime.top import find_sockets, look
 from tests import cli, observer
 
-pytestmark = pytest.mark.requires_root
-
 
 async def top(state_dir: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command beside the supervisors of this process."""

@@ -11,6 +11,7 @@ import trio
 
 import minisandbox
 from tests.probes.lab import PROBE, SANDBOXED, Defence, parse, policy_of, probe_bind, run_outside
+from tests.rootless import needed_degradations
 
 HOST_CLOCK = frozenset({"settimeofday", "clock_settime"})
 """Never tried outside a sandbox: there is one clock, and it would be set."""
@@ -69,7 +70,9 @@ async def _survey_sandboxes(
     probe_dir: Path, state_dir: Path, engine: str, groups: tuple[str, ...]
 ) -> dict[Defence, dict[str, str]]:
     found: dict[Defence, dict[str, str]] = {}
-    async with minisandbox.open_supervisor(state_dir=state_dir, engine=engine) as supervisor:
+    async with minisandbox.open_supervisor(
+        state_dir=state_dir, engine=engine, degrade=needed_degradations()
+    ) as supervisor:
         for defence in SANDBOXED:
             async with supervisor.open_sandbox(policy=policy_of(defence), binds=[probe_bind(probe_dir)]) as sandbox:
                 output = ""

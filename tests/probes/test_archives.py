@@ -13,8 +13,6 @@ import pytest
 
 from minisandbox import RootfsError, StateDir, build_rootfs
 
-pytestmark = pytest.mark.requires_root
-
 SECRET = b"secret of the host"
 CHANGED = b"changed by the archive"
 

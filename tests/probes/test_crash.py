@@ -12,8 +12,6 @@ import pytest
 from minisandbox import ExitReason, Supervisor
 from tests.probes.lab import FILTERED, SANDBOXED, Defence, policy_of
 
-pytestmark = pytest.mark.requires_root
-
 CRASH = """
 import os, resource, signal
 for limit in ((resource.RLIM_INFINITY,) * 2, (0, 0)):

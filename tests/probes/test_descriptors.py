@@ -16,8 +16,6 @@ from minisandbox.kernel.protocol import RecordKind, Request, Stage
 from minisandbox.spec import Limits
 from tests.probes.lab import PROBE, SANDBOXED, Defence, policy_of, probe_bind
 
-pytestmark = pytest.mark.requires_root
-
 HIGH_FD = 2048
 
 

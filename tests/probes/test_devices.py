@@ -11,8 +11,6 @@ import pytest
 from minisandbox import Bind, Supervisor
 from tests.probes.lab import SANDBOXED, Defence, parse, policy_of, run_outside, skip_without_capability, with_layer
 
-pytestmark = pytest.mark.requires_root
-
 NODES = {
     "zero": (stat.S_IFCHR, 1, 5),
     "mem": (stat.S_IFCHR, 1, 1),

@@ -10,8 +10,6 @@ import pytest
 from minisandbox import ExitReason, Limits, Result, Supervisor
 from tests.probes.lab import SANDBOXED, Defence, policy_of
 
-pytestmark = pytest.mark.requires_root
-
 DISK_BYTES = 8 << 20
 INODES = 600
 

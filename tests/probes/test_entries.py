@@ -14,8 +14,6 @@ from minisandbox.data import data_dir
 from tests.probes.conftest import Survey
 from tests.probes.lab import FILTERED, PROBE, Defence, is_reached, parse, policy_of, probe_bind, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 ENTRIES = (
     "int80-getpid",
     "int80-mount",

@@ -15,8 +15,6 @@ from minisandbox import Supervisor
 from minisandbox.launcher import binary_path
 from tests.probes.lab import PROBE, SANDBOXED, Defence, host_pid_of_init, parse, policy_of, probe_bind
 
-pytestmark = pytest.mark.requires_root
-
 REWRITE = """
 import errno, os
 def attempt(name, act):
@@ -123,6 +121,7 @@ async def test_command_cannot_be_reached_before_it_executes(
     assert {"reached /probe/probe"} == {line for line in lines if line.startswith("reached")}
 
 
+@pytest.mark.requires_root
 async def test_not_even_root_of_the_host_can_rewrite_init(untouched_launcher: None, supervisor: Supervisor) -> None:
     """Row 1: to him /proc/PID/exe is open, and leads to a sealed memory file, so that this is a second defence."""
     async with supervisor.open_sandbox() as sandbox:

@@ -16,8 +16,6 @@ from minisandbox import Bind, FileTransferError, Sandbox, Supervisor
 from minisandbox.images.tree import remove_tree
 from tests.probes.lab import SANDBOXED, Defence, policy_of, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 SECRET = b"secret of the host"
 
 
@@ -186,6 +184,7 @@ async def test_name_that_changes_is_followed_with_the_defence_off(
     assert SECRET in read
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_owner_of_a_foreign_file_stays(supervisor: Supervisor, tmp_path: Path, defence: Defence) -> None:
     """Row 13: root inside cannot give himself, link or remove what is shown to him read-only."""
@@ -205,6 +204,7 @@ async def test_owner_of_a_foreign_file_stays(supervisor: Supervisor, tmp_path: P
     assert (1234, 1234, 0o644, 1) == (status.st_uid, status.st_gid, status.st_mode & 0o7777, status.st_nlink)
 
 
+@pytest.mark.requires_root
 async def test_owner_of_a_foreign_file_changes_with_the_defence_off(supervisor: Supervisor, shared: Path) -> None:
     """Row 13, defence off: bound writable, the same files belong to root inside."""
     (shared / "file").write_bytes(SECRET)
@@ -215,6 +215,7 @@ async def test_owner_of_a_foreign_file_changes_with_the_defence_off(supervisor: 
     assert 0 == (shared / "file").stat().st_uid
 
 
+@pytest.mark.requires_root
 def test_removing_a_tree_of_ours_spares_what_it_links_to(tmp_path: Path, canary: Path) -> None:
     """Row 13: the one recursion of ours over trees goes through no link, and takes of a hard link its name alone."""
     tree = tmp_path / "tree"
@@ -229,6 +230,7 @@ def test_removing_a_tree_of_ours_spares_what_it_links_to(tmp_path: Path, canary:
     assert (SECRET, 1234) == (canary.read_bytes(), canary.stat().st_uid)
 
 
+@pytest.mark.requires_root
 def test_recursion_through_links_with_the_defence_off(tmp_path: Path, canary: Path) -> None:
     """Row 13, defence off: a `chown -RL` goes through the same links and takes the host's file."""
     (tmp_path / "tree").mkdir()

@@ -12,8 +12,6 @@ import pytest
 from minisandbox import Bind, Supervisor
 from tests.probes.lab import PROBE, SANDBOXED, Defence, open_successor, policy_of, probe_bind, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 SEARCH = """
 import os, sys
 wanted, hidden = sys.argv[1:]

@@ -14,8 +14,6 @@ import pytest
 from minisandbox import Bind, StartError, Supervisor, UsageError
 from tests.probes.lab import PROBE, probe_bind, run_outside, with_layer
 
-pytestmark = pytest.mark.requires_root
-
 Trap = Callable[[Path, Path], None]
 """Sets a trap at a path of a layer; the second path is the canary, a directory of the host."""
 
@@ -104,6 +102,7 @@ async def test_bind_goes_through_no_link(
     assert [] == os.listdir(shown)
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("trap", [link_out, link_up], ids=lambda trap: trap.__name__)
 def test_mount_follows_a_link_with_the_defence_off(tmp_path: Path, canary: Path, trap: Trap) -> None:
     """Rows 6, 7 and 8, defence off: mount(8) by path follows the link, and covers the host's directory."""

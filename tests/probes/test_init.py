@@ -7,8 +7,6 @@ import pytest
 from tests.probes.conftest import Survey
 from tests.probes.lab import SANDBOXED, Defence, is_denied, is_reached
 
-pytestmark = pytest.mark.requires_root
-
 ACTS = (
     *("ptrace-attach", "ptrace-seize", "process_vm_readv", "process_vm_writev", "process_madvise", "perf_event_open"),
     *("pidfd_getfd", "pidfd_send_signal", "kill-0", "kill-stop", "kill-term", "kill-kill", "tkill", "prlimit64"),

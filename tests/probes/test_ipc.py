@@ -11,8 +11,6 @@ import pytest
 from minisandbox import Sandbox, Supervisor
 from tests.probes.lab import PROBE, Defence, is_denied, open_successor, parse, policy_of, probe_bind
 
-pytestmark = pytest.mark.requires_root
-
 OBJECTS = frozenset({"shm-file", "message-queue", "sysv-memory", "sysv-semaphore", "sysv-queue"})
 KEYS = frozenset({"session-key", "user-key"})
 

@@ -9,8 +9,6 @@ import trio
 from minisandbox import ExitReason, Limits, Sandbox, Supervisor
 from minisandbox.kernel.protocol import SLOT_IDS
 
-pytestmark = pytest.mark.requires_root
-
 
 def processes_of(sandbox: Sandbox) -> list[psutil.Process]:
     """Return every process of the host that has an id of the sandbox's slot, init's among them."""

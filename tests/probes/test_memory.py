@@ -10,8 +10,6 @@ import pytest
 
 from minisandbox import ExitReason, Limits, Supervisor
 
-pytestmark = pytest.mark.requires_root
-
 MIB = 1 << 20
 
 EAT = """

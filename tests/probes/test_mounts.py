@@ -15,8 +15,6 @@ from minisandbox import Bind, StartError, Supervisor, UsageError, build_rootfs
 from tests.census import own_cgroups
 from tests.probes.lab import SANDBOXED, Defence, parse, policy_of, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 READ_ONLY = (
     "touch /bound/new; echo changed > /bound/file; rm -f /bound/file; mkdir /bound/sub/new; chmod 777 /bound/file"
 )
@@ -35,6 +33,7 @@ def submount(directory: Path) -> Iterator[Path]:
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("writable", [False, True], ids=["read-only", "writable"])
 async def test_mount_below_a_bound_directory_is_not_shown(
     supervisor: Supervisor, tmp_path: Path, writable: bool
@@ -53,6 +52,7 @@ async def test_mount_below_a_bound_directory_is_not_shown(
     assert ["canary"] == left
 
 
+@pytest.mark.requires_root
 def test_mount_below_a_bound_directory_is_writable_with_the_defence_off(tmp_path: Path) -> None:
     """Row 28, defence off: `mount --rbind` with `ro` leaves what is mounted below as it was."""
     (tmp_path / "shown").mkdir()
@@ -173,6 +173,7 @@ def public_directory() -> Iterator[Path]:
 MAKE_PRIVILEGED = "cp /bin/true /bound/made && chmod 6755 /bound/made"
 
 
+@pytest.mark.requires_root
 async def test_directory_that_users_reach_cannot_be_bound_writable(
     supervisor: Supervisor, public_directory: Path
 ) -> None:

@@ -22,8 +22,6 @@ from tests import observer
 from tests.probes.lab import Defence, open_successor, policy_of
 from tests.web import answer_http, serving
 
-pytestmark = pytest.mark.requires_root
-
 URLLIB = """
 import sys, urllib.request
 print(urllib.request.urlopen(f"http://{sys.argv[1]}/asked").read().decode())

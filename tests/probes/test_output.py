@@ -10,8 +10,6 @@ import trio
 
 from minisandbox import ExitReason, Limits, Sandbox
 
-pytestmark = pytest.mark.requires_root
-
 MIB = 1 << 20
 
 FLOODS = {

@@ -13,8 +13,6 @@ from minisandbox import Supervisor
 from minisandbox.policy import capability_mask
 from tests.probes.lab import SANDBOXED, Defence, policy_of, skip_without_capability, with_layer
 
-pytestmark = pytest.mark.requires_root
-
 
 @pytest.fixture
 def privileged_files(layer: Path, probe_dir: Path) -> Path:

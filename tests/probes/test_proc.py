@@ -9,8 +9,6 @@ import pytest
 from minisandbox import Sandbox, Supervisor
 from tests.probes.lab import SANDBOXED, Defence, open_successor, parse, policy_of, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 WALK = """
 import os
 for top in ("/proc", "/proc/self/net", "/proc/sys"):

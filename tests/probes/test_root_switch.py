@@ -14,8 +14,6 @@ import trio
 from minisandbox import Sandbox, Supervisor
 from tests.probes.lab import PROBE, SANDBOXED, Defence, parse, policy_of, probe_bind, run_outside
 
-pytestmark = pytest.mark.requires_root
-
 WAYS = (
     "chroot",
     "descriptor",

@@ -14,8 +14,6 @@ import trio
 from minisandbox import ExitReason, Limits, Sandbox, Supervisor
 from tests.probes.lab import PROBE, SANDBOXED, Defence, host_pid_of_init, policy_of, probe_bind
 
-pytestmark = pytest.mark.requires_root
-
 SIGNALS = sorted(set(range(1, 65)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, 32, 33})
 """All that may be ignored, but for SIGCHLD, which trio needs, and those that the C library keeps to itself."""
 

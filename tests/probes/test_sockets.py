@@ -26,8 +26,6 @@ from tests.probes.lab import (
     skip_without_capability,
 )
 
-pytestmark = pytest.mark.requires_root
-
 Made = set[tuple[str, int, int, int]]
 
 RAW, OLD_PACKET = 3, 10

@@ -11,8 +11,6 @@ import pytest
 from minisandbox import Supervisor
 from tests.probes.lab import FILTERED, PROBE, SANDBOXED, Defence, is_reached, parse, policy_of, probe_bind
 
-pytestmark = pytest.mark.requires_root
-
 INJECTIONS = ("tiocsti", "tiocsti-high", "tiocsti-sign", "tioclinux", "tioclinux-high", "tioccons")
 DISCIPLINES = ("tiocsetd", "tiocsetd-high")
 DEVICES = ("open-console", "open-tty0")

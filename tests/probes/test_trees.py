@@ -20,8 +20,6 @@ from minisandbox.runtime.tree_host import HostTarget
 from minisandbox.runtime.tree_pump import Tally, TreeBounds, receive
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
 
-pytestmark = pytest.mark.requires_root
-
 CANARY = b"of the host"
 
 
