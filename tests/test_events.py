@@ -14,6 +14,7 @@ import trio
 from minisandbox import Limits, UsageError, open_supervisor
 from minisandbox.runtime.background import background
 from minisandbox.runtime.events import BACKLOG_LINES, EventLog, opened_events
+from tests.rootless import needed_degradations
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -58,7 +59,9 @@ async def test_a_receiver_that_fails_fails_nothing(state_dir: Path) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("a bug")
 
-    async with open_supervisor(state_dir=state_dir, degrade=needed_degradations(), events=fail, self_test=False) as supervisor:
+    async with open_supervisor(
+        state_dir=state_dir, degrade=needed_degradations(), events=fail, self_test=False
+    ) as supervisor:
         async with supervisor.open_sandbox() as sandbox:
             result = await sandbox.run(["true"])
         lost, live = supervisor.telemetry.events_lost, supervisor.live
@@ -68,7 +71,9 @@ async def test_a_receiver_that_fails_fails_nothing(state_dir: Path) -> None:
 
 async def test_a_full_disk_loses_events_and_nothing_else(state_dir: Path) -> None:
     """/dev/full says ENOSPC to every write (full(4))."""
-    async with open_supervisor(state_dir=state_dir, degrade=needed_degradations(), events=Path("/dev/full"), self_test=False) as supervisor:
+    async with open_supervisor(
+        state_dir=state_dir, degrade=needed_degradations(), events=Path("/dev/full"), self_test=False
+    ) as supervisor:
         async with supervisor.open_sandbox() as sandbox:
             result = await sandbox.run(["true"])
         telemetry = supervisor.telemetry

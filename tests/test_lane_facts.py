@@ -60,7 +60,9 @@ async def test_an_ordinary_user_of_a_lane_has_sandboxes_with_what_he_agrees_to_d
     if not LANE.endswith("-user"):
         pytest.skip("this is no lane of an ordinary user")
     needed = needed_degradations()
-    run = minisandbox(tmp_path / "doctor", "doctor", "--json", *(word for name in needed for word in ("--degrade", name)))
+    run = minisandbox(
+        tmp_path / "doctor", "doctor", "--json", *(word for name in needed for word in ("--degrade", name))
+    )
     async with open_supervisor(state_dir=tmp_path / "state", degrade=needed) as supervisor:
         async with supervisor.open_sandbox() as sandbox:
             result = await sandbox.run(["echo", "works"])

@@ -83,7 +83,10 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
 
 def toolbox(supervisor: Supervisor) -> Rootfs:
     """Return the rootfs of our own tools: the host's, with the Python that runs this."""
-    return with_prefix(supervisor.state, build_rootfs(supervisor.state, "host"), Path(sys.base_prefix))
+    host = build_rootfs(supervisor.state, "host")
+    if Path(sys.base_prefix).is_relative_to("/usr"):  # it is shown already
+        return host
+    return with_prefix(supervisor.state, host, Path(sys.base_prefix))
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree
-from minisandbox.kernel.ids import Ids, OwnIds, claim_ids
+from minisandbox.kernel.ids import MAX_SLOTS, Ids, OwnIds, claim_ids
 from minisandbox.kernel.launcher import Launcher, open_launcher
 from minisandbox.kernel.outer import OuterNamespace, find_outer
 from minisandbox.kernel.pod import PodSpec
@@ -95,8 +95,8 @@ def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: 
         raise HostError(
             f"minisandbox does not run on Linux {platform.release()} on {platform.machine()}: it needs {refusal}"
         )
-    if max_sandboxes < 1:
-        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be at least 1")
+    if not 1 <= max_sandboxes <= MAX_SLOTS:
+        raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be from 1 to {MAX_SLOTS}")
     agreed, outer = parse_degradations(degrade), find_outer()
     found = layout or find_layout(outer)
     return _Host(found, outer, check_degradations(found, outer, agreed))

@@ -107,7 +107,7 @@ def _rows(header: SupervisorStatus, sandboxes: Iterable[SandboxStatus]) -> Itera
             sandbox=sandbox,
             memory_bytes=_number(files.get("memory")),
             processes=_number(files.get("processes")),
-            cpu_time_s=_cpu_time_s(files["cpu"]),
+            cpu_time_s=_cpu_time_s(files.get("cpu")),
         )
 
 
@@ -135,7 +135,7 @@ def _number(path: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _cpu_time_s(path: str) -> float | None:
+def _cpu_time_s(path: str | None) -> float | None:
     """Read cpu.stat of v2, which begins with usage_usec, or cpuacct.usage of v1, in nanoseconds."""
     text = _read(path)
     if text is None:

@@ -109,6 +109,7 @@ def test_the_judges_directory_is_its_own(tmp_path: Path) -> None:
         Store.open(store.path)
 
 
+@pytest.mark.requires_root
 def test_another_user_reads_nothing(tmp_path: Path) -> None:
     """Also not by a name that it knows."""
     store = Store.open(tmp_path / "judge")

@@ -42,6 +42,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("way", ["fork", "daemon", "thread"])
 @pytest.mark.parametrize(("limit", "reason"), [(24, ExitReason.PROCESSES), (400, ExitReason.EXITED)], ids=["on", "off"])
 async def test_fork_bomb_stops_at_its_limit(supervisor: Supervisor, way: str, limit: int, reason: ExitReason) -> None:
@@ -63,6 +64,7 @@ async def test_fork_bomb_stops_at_its_limit(supervisor: Supervisor, way: str, li
         assert result.usage.processes_peak is None or result.usage.processes_peak <= limit
 
 
+@pytest.mark.requires_root
 async def test_forking_for_ever_leaves_the_host_alone(supervisor: Supervisor) -> None:
     """Row 36: a tree whose every member forks; other sandboxes start as before, and it is gone with its sandbox."""
     code = "import os\nwhile True:\n try: os.fork()\n except OSError: pass\n"
@@ -99,6 +101,7 @@ def burn():
 """
 
 
+@pytest.mark.requires_root
 async def test_no_orphan_survives_its_sandbox(supervisor: Supervisor) -> None:
     """Row 37: daemons without a parent, whose main process is long gone. Defence off: they outlive their command."""
     code = ORPHANS + "for _ in range(20): orphan(lambda: time.sleep(600))\ntime.sleep(0.05)"
@@ -111,6 +114,7 @@ async def test_no_orphan_survives_its_sandbox(supervisor: Supervisor) -> None:
     assert [] == processes_of(sandbox)
 
 
+@pytest.mark.enforces("control-groups", "processes-limit")
 @pytest.mark.parametrize(
     "code",
     [

@@ -10,6 +10,8 @@ import pytest
 
 from minisandbox import ExitReason, Limits, Supervisor
 
+pytestmark = pytest.mark.enforces("memory-limit")
+
 MIB = 1 << 20
 
 EAT = """

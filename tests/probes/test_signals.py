@@ -73,6 +73,7 @@ ENDS[sys.argv[1]]()
 """
 
 
+@pytest.mark.enforces("control-groups")
 @pytest.mark.parametrize("way", ["spin", "stop"])
 @pytest.mark.parametrize(
     ("limits", "reason"),
@@ -167,6 +168,7 @@ while True:
 """
 
 
+@pytest.mark.enforces("control-groups")
 async def test_stopping_a_command_as_it_starts_only_costs_its_time(supervisor: Supervisor, probe_dir: Path) -> None:
     """Row 39: init waits for a command until it executes, but not beyond the command's limit.
 
@@ -187,6 +189,7 @@ async def test_stopping_a_command_as_it_starts_only_costs_its_time(supervisor: S
     assert after.ok
 
 
+@pytest.mark.requires_root
 async def test_a_signal_to_a_command_that_is_over_hits_nobody(sandbox: Sandbox) -> None:
     """Row 55: not even when another command has its pid by now. Defence off: that one's own signal does reach it."""
     if not LAST_PID.exists():
