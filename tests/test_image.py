@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minisandbox.errors import HostError, RootfsError, UsageError
+from minisandbox.errors import RootfsError, UsageError
 from minisandbox.images import (
     Progress,
     StateDir,
