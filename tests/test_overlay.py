@@ -138,7 +138,7 @@ def image_layers(draw: st.DrawFn) -> list[list[Item]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers_max", [24, 2, 1])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(layers=image_layers())
 def test_mounted_image_is_what_it_means(layers_max: int, layers: list[list[Item]]) -> None:
     """Each file of the image is seen and no other, whether its layers are mounted one by one or merged before."""
