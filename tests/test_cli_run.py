@@ -81,6 +81,7 @@ def test_failure_to_start_is_told_from_the_program(
     assert said in run.stderr.decode()
 
 
+@pytest.mark.enforces("control-groups", "memory-limit")
 @pytest.mark.parametrize(
     ("options", "script", "code", "reason"),
     [
@@ -110,6 +111,7 @@ def test_limit_is_named(options: str, script: str, code: int, reason: str, state
     assert f"minisandbox: {reason}" == run.stderr.decode().splitlines()[-1]
 
 
+@pytest.mark.enforces("processes-limit")
 def test_process_limit_is_named(state_dir: Path) -> None:
     """A command that asks for too many processes is ended."""
     script = "for i in 1 2 3 4 5 6 7 8; do sleep 300 & done; wait"

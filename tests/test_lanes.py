@@ -85,6 +85,15 @@ def test_setup_of_an_unknown_lane_is_refused(tmp_path: Path) -> None:
     assert not cache.exists()
 
 
+def test_what_guests_do_not_repeat_is_there() -> None:
+    """A file of that list which has another name by now would be run in each guest."""
+    words = ["bash", "-c", 'source "$0"; printf "%s\\n" "${SAME_EVERYWHERE[@]}"', RUN.with_name("catalogue.sh")]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.split()
+
+    assert listed
+    assert [] == [name for name in listed if not (RUN.parents[1] / name).is_file()]
+
+
 @pytest.mark.parametrize("name", ["v2", "v2-user", "uml61", "qemu", "qemu61"])
 def test_lane_that_is_not_set_up_says_so(tmp_path: Path, name: str) -> None:
     """A guest is never fetched by the way: the message names the command that does it, or what else is missing."""

@@ -21,6 +21,13 @@ declare -rA ABOUT=(
     [qemu61]="Debian 12's kernel 6.1 in QEMU without KVM, as root: the tests marked qemu"
 )
 
+# Tests of values and of this project's own text, which are the same on every host: with --quick no guest repeats them.
+readonly SAME_EVERYWHERE=(
+    judge/test_{checkers,decide,frames,ledger}.py probes/test_coverage.py
+    test_{bench,compression,docs,document,endpoints,lanes,layering,outcome,policy,policy_properties}.py
+    test_{prometheus,proxy_protocol,recipe,reports,setup,shape,spec,wheel}.py
+)
+
 # What a lane needs from the cache. A new number makes an older build of the same thing useless: raise it when setup would
 # build something else. Kernels: uml-* boot in user-mode Linux, qemu-* in QEMU.
 declare -rA KERNEL=(
