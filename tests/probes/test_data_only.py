@@ -19,6 +19,8 @@ from tests.archives import directory, file, pack
 CHECKOUT = Path(minisandbox.__file__).parents[1]
 
 EVALUATING_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "yaml", "runpy", "code", "imp"})
+EVALUATORS = {"minisandbox/launcher/stub.py": {"compile", "exec"}}
+"""A template's stub is executed inside the sandbox, where it runs what it was given."""
 EVALUATING_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 
 
@@ -50,7 +52,7 @@ def test_nothing_of_ours_can_turn_data_into_code() -> None:
     sources = {path.relative_to(CHECKOUT): path.read_text() for path in CHECKOUT.glob("minisandbox/**/*.py")}
 
     assert len(sources) > 50
-    assert {} == {str(path): found for path, source in sources.items() if (found := evaluations_in(source))}
+    assert EVALUATORS == {str(path): found for path, source in sources.items() if (found := evaluations_in(source))}
 
 
 @pytest.mark.parametrize(
