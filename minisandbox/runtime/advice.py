@@ -42,7 +42,7 @@ ADVICE: dict[Stage, str] = {
     Stage.BIND_SOURCE: "what is shown of the host must be on a file system with idmapped mounts (ext4, xfs, btrfs)",
     Stage.CLONE: f"clone3(2) with new namespaces must be allowed, and there must be room for processes; {_PRIVILEGED}",
     Stage.POD: f"user namespaces for the sandboxes of a template must be allowed: {USER_NAMESPACES}",
-    Stage.PIN: f"a namespace must be made and joined for the sandbox; {_PRIVILEGED}",
+    Stage.PIN: "a deterministic sandbox needs time namespaces: a kernel with CONFIG_TIME_NS",
     Stage.CGROUP: "the control group of the inits could not be joined; was it removed by somebody else?",
     Stage.NETNS: _PRIVILEGED,
     Stage.HOSTNAME: "use up to 64 letters, digits, '-' and '.' as host name",
