@@ -19,6 +19,7 @@ TREE = "sleep 300 & setsid sh -c 'sleep 300 & sleep 300' & (trap '' TERM; sleep 
 # ---- cancelling
 
 
+@pytest.mark.enforces("control-groups")
 async def test_cancelling_a_run_kills_its_tree_and_nothing_else(sandbox: Sandbox) -> None:
     """Whatever it started, in whatever session, is gone; the other command goes on."""
     async with trio.open_nursery() as nursery:
@@ -157,6 +158,7 @@ async def test_an_exception_in_the_block_leaves_nothing(supervisor: Supervisor) 
     assert ([], 0, mounts) == (observer.inits(), supervisor.live, Path("/proc/self/mounts").read_text())
 
 
+@pytest.mark.enforces("control-groups")
 async def test_a_frozen_command_is_killed(sandbox: Sandbox) -> None:
     """Tool report 35: a tree that somebody froze ends as promptly as any other."""
     async with trio.open_nursery() as nursery:

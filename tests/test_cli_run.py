@@ -130,6 +130,7 @@ def test_none_lifts_a_limit(state_dir: Path) -> None:
     assert limits["memory_bytes"] is not None
 
 
+@pytest.mark.enforces("control-groups", "memory-limit", "single-id")
 def test_json_is_one_object(state_dir: Path) -> None:
     """Everything about the command is in it, with the limits that held and the steps of the start."""
     run = minisandbox(
@@ -169,6 +170,7 @@ def test_json_of_a_failure(program: str, code: int, kind: str, state_dir: Path) 
     assert (code, kind) == (run.returncode, json_of(run)["error"]["kind"])
 
 
+@pytest.mark.enforces("control-groups", "memory-limit", "single-id")
 def test_options_of_the_sandbox_hold(state_dir: Path, tmp_path: Path) -> None:
     """User, host name, variable, working directory and binds are those that were asked for."""
     tmp_path.chmod(0o755)
@@ -222,6 +224,7 @@ def test_writable_bind_reaches_the_host(state_dir: Path, tmp_path: Path) -> None
     assert "kept\n" == (tmp_path / "file").read_text()
 
 
+@pytest.mark.requires_root
 def test_nothing_is_imported_that_draws(state_dir: Path) -> None:
     """A run starts without the modules that only tables and progress bars need."""
     words = [sys.executable, "-X", "importtime", "-m", "minisandbox", "run", "--", "true"]

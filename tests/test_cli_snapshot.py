@@ -11,6 +11,8 @@ from minisandbox.images import SnapshotStore, StateDir, StoredSnapshot
 from tests.cli import json_of, minisandbox
 from tests.snapshots import make_layer, make_upper, save
 
+pytestmark = pytest.mark.requires_root
+
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -93,6 +93,7 @@ async def test_nothing_survives_a_killed_supervisor(state_dir: Path, sandboxes: 
     assert (entries, mounts) == (sorted(os.listdir(state_dir / "instances")), Path("/proc/self/mounts").read_text())
 
 
+@pytest.mark.enforces("control-groups")
 async def test_a_live_supervisor_is_not_swept(state_dir: Path, tmp_path: Path) -> None:
     """Report 41: neither by one with the same state directory nor by one with another."""
     with owner(state_dir, 1) as process:
@@ -105,6 +106,7 @@ async def test_a_live_supervisor_is_not_swept(state_dir: Path, tmp_path: Path) -
     assert before == after
 
 
+@pytest.mark.requires_root
 async def test_two_supervisors_have_nothing_in_common(state_dir: Path) -> None:
     """Tool report 38: of one state directory, each has ids, control groups and limits of its own."""
     async with open_supervisor(state_dir=state_dir) as one, open_supervisor(state_dir=state_dir) as two:
@@ -117,6 +119,7 @@ async def test_two_supervisors_have_nothing_in_common(state_dir: Path) -> None:
     assert ["processes", "exited"] == reasons
 
 
+@pytest.mark.enforces("control-groups")
 async def test_the_tree_is_below_our_own_group(sandbox: Sandbox) -> None:
     """Tool report 3: a limit that holds for this process holds for its sandboxes as well."""
     async with trio.open_nursery() as nursery:

@@ -34,6 +34,7 @@ def test_facts_agree_with_other_sources(facts: HostFacts) -> None:
     assert (facts.uid == 0) == facts.is_root
 
 
+@pytest.mark.enforces("control-groups")
 def test_control_groups_are_those_of_the_layout(facts: HostFacts) -> None:
     """A controller is named with the directory through which it is used."""
     layout = detect_layout()

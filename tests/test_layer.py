@@ -23,6 +23,8 @@ from minisandbox.errors import RootfsError, StateError
 from minisandbox.images import Layer, StateDir, find_layer, measure_tree, read_manifest, store_layer, verify
 from minisandbox.images.skeleton import Directory, Entry, File, Link, tree_digest, with_parents, write_tree
 
+pytestmark = pytest.mark.requires_root
+
 NAMES = st.sampled_from(["a", "b", "a.b", "A", "a b", "ab", "é", "\udcff", "-", "\n", "x" * 255])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 IDS = st.integers(0, 65534)

@@ -33,6 +33,8 @@ from minisandbox.images.merged import MergedWalk
 from minisandbox.images.snapshot_record import Recorder
 from minisandbox.images.tree import TOP, Step
 
+pytestmark = pytest.mark.requires_root
+
 SECOND = 1_600_000_000 * 10**9
 NAMES = st.sampled_from(["a", "b", "c", "é"])
 IMPOSSIBLE = (errno.EXDEV, errno.EINVAL, errno.ENOTEMPTY, errno.ELOOP)

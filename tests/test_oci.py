@@ -35,6 +35,8 @@ from tests.archives import (
 from tests.test_compression import HAS_ZSTD
 from tests.test_compression import squeeze as squeeze_by
 
+pytestmark = pytest.mark.requires_root
+
 BASE = pack(directory("d"), file("d/base", b"base"))
 TOP = pack(file("d/top", b"top"), file("d/.wh.base"))
 OTHER = pack(file("other", b"other"))

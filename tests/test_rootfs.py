@@ -95,6 +95,7 @@ def _run_inside(rootfs: Rootfs, command: str, place: Path) -> str:
     return ran.stdout
 
 
+@pytest.mark.requires_root
 def test_host_rootfs_runs_the_host_s_programs(state: StateDir, tmp_path: Path) -> None:
     """By their names in /bin, through alternatives, with accounts that have names."""
     rootfs = build_rootfs(state, "host")
@@ -107,6 +108,7 @@ def test_host_rootfs_runs_the_host_s_programs(state: StateDir, tmp_path: Path) -
     assert "localhost" in said.splitlines()[3]
 
 
+@pytest.mark.requires_root
 def test_host_rootfs_has_empty_directories_with_their_modes_and_owners(state: StateDir) -> None:
     """What programs expect to be there is there, and holds nothing."""
     layer = _layer(build_rootfs(state, "host"))
@@ -325,6 +327,7 @@ def test_build_killed_at_any_step_can_be_repeated(state: StateDir, tmp_path: Pat
     verify(build_rootfs(state, recipe, host_root=host).layers[0])
 
 
+@pytest.mark.requires_root
 @needs_busybox
 def test_busybox_rootfs_runs_its_applets(state: StateDir, tmp_path: Path) -> None:
     """The usual places of commands are there, and nothing of the host is bound."""
@@ -359,6 +362,7 @@ def test_busybox_that_is_no_program_is_refused(state: StateDir, host: Path, cont
         build_rootfs(state, "busybox", host_root=host)
 
 
+@pytest.mark.requires_root
 def test_python_of_another_place_runs_at_its_prefix(state: StateDir, tmp_path: Path) -> None:
     """The interpreter of these tests, wherever it is installed."""
     rootfs = with_prefix(state, build_rootfs(state, "host"), Path(sys.base_prefix))
@@ -376,6 +380,7 @@ def bare(state: StateDir, host: Path) -> Rootfs:
     return build_rootfs(state, "host", host_root=host)
 
 
+@pytest.mark.requires_root
 def test_mount_point_of_a_prefix_has_parents_that_every_user_may_search(state: StateDir, tmp_path: Path) -> None:
     """They keep their owner and the rest of their mode, and hold nothing but the way to the prefix."""
     (tmp_path / "python" / "bin").mkdir(parents=True)

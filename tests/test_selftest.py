@@ -72,6 +72,7 @@ async def test_processes_of_the_host_are_refused(supervisor: Supervisor) -> None
         await run_self_test(supervisor, SelfTest(binds=(bind,)))
 
 
+@pytest.mark.enforces("memory-limit")
 async def test_memory_beyond_the_limit_is_refused(supervisor: Supervisor) -> None:
     """Defence off: a limit that does not stop the command which is meant to exceed it."""
     limits = msgspec.structs.replace(LIMITS, memory_bytes=2 << 30)
@@ -88,6 +89,7 @@ async def test_a_test_that_cannot_be_made_is_no_success(supervisor: Supervisor) 
         await run_self_test(supervisor, SelfTest(limits=msgspec.structs.replace(LIMITS, wall_time_s=1e-6)))
 
 
+@pytest.mark.enforces("memory-limit")
 async def test_a_supervisor_whose_sandboxes_do_not_hold_does_not_serve(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from tests.cgroup_lab import Start, new_instance, spawn_program, start
 
 __all__ = ["spawn_program", "start"]  # fixtures, which tests ask for by name
 
+pytestmark = pytest.mark.requires_root
+
 NO_LIMITS = Limits()
 BASE = 1 << 28
 

@@ -31,6 +31,8 @@ from minisandbox.images.tar import MAX_EXTENDED_BYTES
 from tests.crash import crash_at_each_step
 from tests.snapshots import left_of, make_layer, make_upper, opened, save
 
+pytestmark = pytest.mark.requires_root
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> SnapshotStore:

@@ -40,6 +40,8 @@ from minisandbox.images import (
 from tests.crash import STEPS, crash_at_each_step
 from tests.snapshots import left_of, make_layer, make_upper, opened, save
 
+pytestmark = pytest.mark.requires_root
+
 WRITES = STEPS | {f"os.{call}" for call in ("chmod", "chown", "link", "setxattr", "symlink", "truncate", "utime")}
 """Audit events of everything by which a copy is made."""
 

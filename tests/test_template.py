@@ -59,7 +59,10 @@ except OSError:
     pass
 """
 
-pytestmark = pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}")
+pytestmark = [
+    pytest.mark.requires_root,
+    pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}"),
+]
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def rows_of(seen: Any, supervisor: Supervisor) -> list[Any]:
     return [row for row in seen["rows"] if row["instance"] == supervisor.telemetry.instance]
 
 
+@pytest.mark.enforces("control-groups", "memory-limit", "processes-limit")
 async def test_it_shows_what_each_sandbox_does(supervisor: Supervisor, state_dir: Path) -> None:
     """One that is busy and one whose last command exited with 3, with their counters."""
     async with supervisor.open_sandbox() as busy, supervisor.open_sandbox() as idle, trio.open_nursery() as nursery:

@@ -148,6 +148,7 @@ async def test_what_is_in_a_tree_arrives(sandbox: Sandbox, tmp_path: Path) -> No
     assert facts(there) == facts(tmp_path / "back")
 
 
+@pytest.mark.requires_root
 async def test_set_id_bits_and_owners_stay_behind(sandbox: Sandbox, tmp_path: Path) -> None:
     """Row 14: what comes out belongs to who asked for it and runs as who runs it; what goes in likewise."""
     await sandbox.run("mkdir /tmp/t; cd /tmp/t; echo x > s; chown 5:6 s; chmod 6755 s; mkdir d; chmod 3777 d")

@@ -18,6 +18,8 @@ from minisandbox.images.overlay import Parts
 from minisandbox.images.tree import TOP, Step, walk
 from tests.archives import Item, directory, file, hard_link, pack, symlink
 
+pytestmark = pytest.mark.requires_root
+
 CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00" + "\x00" * 12
 """cap_net_raw+ep as an extended attribute (capabilities(7))."""
 

@@ -68,13 +68,13 @@ def _offer(*degradations: Degradation) -> str:
 
 
 def _root(facts: HostFacts) -> Finding:
-    detail = f"uid {facts.uid}" + ("" if facts.is_root else ", whose sandboxes are in a user namespace of his own")
+    detail = f"uid {facts.uid}" + ("" if facts.is_root else "; his sandboxes are in a user namespace of his own")
     return Finding(name="root", ok=True if facts.is_root else None, detail=detail)
 
 
 def _capabilities(facts: HostFacts) -> Finding:
     if not facts.is_root:
-        return Finding(name="capabilities", ok=None, detail="none are needed in a user namespace of one's own")
+        return Finding(name="capabilities", ok=None, detail="none; in a user namespace of one's own none are needed")
     missing = [name for name in LAUNCHER_CAPABILITIES if not facts.has_capability(CAPABILITIES[name])]
     if not missing:
         return Finding(name="capabilities", ok=True, detail="all that the launcher needs")

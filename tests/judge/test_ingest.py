@@ -56,6 +56,7 @@ async def test_what_was_not_declared_stays(judge: Judge, tmp_path: Path) -> None
     assert ["main.py", "src/x"] == [file.path for file in manifest.files]
 
 
+@pytest.mark.requires_root
 async def test_special_files_are_left_out_and_told(judge: Judge, tmp_path: Path) -> None:
     """FIFOs, sockets, devices, links that lead out, and names that are no text: none is opened, and nothing hangs."""
     folder = write_files(tmp_path / "a", {"main.py": "1"})

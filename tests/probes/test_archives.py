@@ -130,6 +130,7 @@ def test_member_leads_out_with_the_defence_off(tmp_path: Path, canary: Path, nam
     assert not is_untouched(canary)
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("name", ["hard link out", "devices"])
 def test_member_is_something_else_with_the_defence_off(tmp_path: Path, canary: Path, name: str) -> None:
     """Row 14, defence off: the same of links and devices, which come to be."""

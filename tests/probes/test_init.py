@@ -33,6 +33,7 @@ def test_every_act_is_listed(process_survey: Survey) -> None:
     assert set(ACTS) == set(process_survey[Defence.DEFAULT]) == set(process_survey[Defence.OFF])
 
 
+@pytest.mark.enforces("single-id")
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 @pytest.mark.parametrize("name", ACTS)
 def test_act_upon_init_is_refused(process_survey: Survey, defence: Defence, name: str) -> None:
@@ -47,6 +48,7 @@ def test_act_upon_init_is_refused(process_survey: Survey, defence: Defence, name
     assert is_denied(outcome), outcome
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("name", ACTS)
 def test_act_upon_a_process_like_any_other_goes_through(process_survey: Survey, name: str) -> None:
     """Rows 1, 18, 39, 50, 64, defence off: root of the host can do each of this to a child of his."""

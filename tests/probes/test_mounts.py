@@ -142,6 +142,7 @@ async def test_control_groups_are_absent(supervisor: Supervisor, defence: Defenc
     assert {"/"} == {line.split(":", 2)[2] for line in result.stdout.decode().splitlines()}
 
 
+@pytest.mark.requires_root
 async def test_bound_control_groups_cannot_be_written(supervisor: Supervisor, tmp_path: Path) -> None:
     """Row 25: even where somebody shows them: neither a group nor a file of one. Defence off: outside all can be."""
     groups = own_cgroups()

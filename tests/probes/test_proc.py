@@ -50,6 +50,7 @@ async def writable_in(sandbox: Sandbox) -> set[str]:
     return set(parse(result.stdout.decode()))
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_nothing_of_the_kernel_can_be_written(supervisor: Supervisor, defence: Defence) -> None:
     """Rows 23 and 24: no setting, no trigger, in all of /proc, by root with all capabilities and without filters."""
@@ -64,6 +65,7 @@ async def test_nothing_of_the_kernel_can_be_written(supervisor: Supervisor, defe
     assert not written.ok
 
 
+@pytest.mark.requires_root
 def test_the_kernel_can_be_written_with_the_defence_off(tmp_path: Path) -> None:
     """Row 23, defence off: root outside opens all of them, and could write."""
     opened = set(parse(run_outside(["python3", "-c", WALK], tmp_path)))
@@ -117,6 +119,7 @@ WAYS = (
 )
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_secrets_of_the_kernel_cannot_be_read(supervisor: Supervisor, tmp_path: Path, defence: Defence) -> None:
     """Row 24: neither by name nor by links of /proc that lead around a mask. Defence off: root outside reads them."""
@@ -133,6 +136,7 @@ async def test_secrets_of_the_kernel_cannot_be_read(supervisor: Supervisor, tmp_
 ADDRESSES = "grep -v '^0* ' /proc/kallsyms | head -3; cut -c1-17 /proc/iomem | grep -v '^ *00000000-0*$'"
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("defence", SANDBOXED, ids=lambda defence: defence.value)
 async def test_no_address_of_the_kernel_is_shown(supervisor: Supervisor, defence: Defence) -> None:
     """Row 24: /proc/kallsyms and /proc/iomem have zeros, and no key of the host is listed."""

@@ -91,6 +91,7 @@ async def test_no_way_leads_out_of_one_started_ahead(supervisor: Supervisor, pro
     check(Defence.DEFAULT, seen)
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("way", ["chroot", "descriptor", "working-directory"])
 def test_ways_lead_out_of_a_chroot(probe_dir: Path, tmp_path: Path, way: str) -> None:
     """Rows 63 and 64, defence off: where chroot(2) alone keeps a process in, the same ways show the host's root."""
@@ -104,6 +105,7 @@ def test_ways_lead_out_of_a_chroot(probe_dir: Path, tmp_path: Path, way: str) ->
     assert {"usr", "etc", "proc"} <= set(seen[way].split())
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("way", ["unmounting", "unmounting-a-copy", "pivoting"])
 def test_ways_lead_beneath_a_root_that_may_be_unmounted(probe_dir: Path, tmp_path: Path, way: str) -> None:
     """Row 63, defence off: a root that is switched in the same fashion, in a mount namespace of the process's own."""
@@ -113,6 +115,7 @@ def test_ways_lead_beneath_a_root_that_may_be_unmounted(probe_dir: Path, tmp_pat
     assert "secret" in seen[way].split()
 
 
+@pytest.mark.requires_root
 @pytest.mark.parametrize("way", ["chroot", "descriptor", "working-directory", "rejoining"])
 def test_climbing_leads_nowhere_beneath_such_a_root(probe_dir: Path, tmp_path: Path, way: str) -> None:
     """Row 63: `..` goes up to the topmost mount of a root, so that even root of the host cannot climb off it."""
