@@ -52,6 +52,7 @@ LIMITS = Limits(
     open_files=16,
 )
 EVIDENCE_MAX = 2000
+_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
 
 Send = Callable[[Value], Awaitable[None]]
 Feed = Callable[[Send], Awaitable[None]]
@@ -82,8 +83,9 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
 
 
 def toolbox(supervisor: Supervisor) -> Rootfs:
-    """Return the rootfs of our own tools: the host's, with the Python that runs this."""
-    return with_prefix(supervisor.state, build_rootfs(supervisor.state, "host"), Path(sys.base_prefix))
+    """Return the rootfs of our own tools: the host's, with the Python that runs this, if its user can reach it."""
+    rootfs = build_rootfs(supervisor.state, "host")
+    return with_prefix(supervisor.state, rootfs, Path(sys.base_prefix)) if os.access(_PYTHON, os.X_OK) else rootfs
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +94,7 @@ async def _open_process(supervisor: Supervisor, rootfs: Rootfs) -> AsyncIterator
     async with supervisor.open_sandbox(
         rootfs=rootfs, policy=cell_policy(), limits=LIMITS, binds=[package], hostname="ingest"
     ) as sandbox:
-        python = os.path.join(sys.base_prefix, "bin", "python3")
+        python = _PYTHON if os.access(_PYTHON, os.X_OK) else "python3"
         async with await sandbox.start([python, "-I", "-S", "-B", "-c", BOOT]) as process:
             yield process
 
