@@ -21,7 +21,7 @@ UNCERTIFIED = Cap(reason="the task has no valid certificate", level=Integrity.L1
 SHARED_USER = Cap(reason="the judge runs as a user who is not its own", level=Integrity.L3)
 OVER_CLAIM = "the task claims no more"
 ONE_ID = Cap(reason="cells are run as the judge's own user: it has no subordinate ids", level=Integrity.L3)
-UNTRACKED = Cap(reason="cells are run without control groups: no budget holds", level=Integrity.L1)
+UNTRACKED = Cap(reason="cells are run without control groups: no budget holds", level=Integrity.L3)
 LIVE_STATE = Cap(reason="judged in the live sandbox of the episode", level=Integrity.L1)
 SELF_REPORTED = Cap(reason="reported by the submission itself", level=Integrity.L0)
 

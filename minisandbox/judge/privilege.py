@@ -1,7 +1,7 @@
 """The judge's own user: what root prepares for it, and how a process becomes it. There is no way back.
 
-Root gives the user an empty directory of control groups in each hierarchy, moves the process there, and sets its ids.
-Groups stay, one for a user, and are used again.
+Root gives the user an empty control group of the unified hierarchy, moves the process there, and sets its ids. The
+group stays, one for a user, and is used again. What v1 hierarchies limit is not limited: they are for root alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_layout import CgroupLayout, detect_layout
 
 PR_SET_DUMPABLE = 4
-_FILES = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "tasks")
+_FILES = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 """Of a group, what its owner needs to have groups below (cgroup-v2.rst, "Delegation Containment")."""
 
 
@@ -61,8 +61,8 @@ def become(user: User, layout: CgroupLayout | None = None) -> None:
     if os.geteuid() != 0:
         raise HostError("only root can become another user; start the judge as that user, without --user")
     found = detect_layout() if layout is None else layout
-    for parent in {path for path in (found.unified, *found.v1.values()) if path is not None}:
-        _delegate(parent, user, found)
+    if found.unified is not None:
+        _delegate(found.unified, user, found)
     os.setgroups([])
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
@@ -71,14 +71,14 @@ def become(user: User, layout: CgroupLayout | None = None) -> None:
 
 
 def group_name(user: User) -> str:
-    """Return the name of a user's control groups."""
+    """Return the name of a user's control group."""
     return f"minisandbox-judge-{user.uid}"
 
 
 def _delegate(parent: Path, user: User, layout: CgroupLayout) -> None:
     place = parent / group_name(user)
     try:
-        if parent == layout.unified and layout.unified_controllers:
+        if layout.unified_controllers:
             given = " ".join(f"+{name}" for name in sorted(layout.unified_controllers))
             (parent / "cgroup.subtree_control").write_text(given)
         place.mkdir(exist_ok=True)
