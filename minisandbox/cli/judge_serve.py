@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import os
 import socket
@@ -54,6 +55,8 @@ def serve_serve(options: argparse.Namespace) -> int:
     del cryptography, trio, server, opening
     place = options.judge_dir or store.DEFAULT_PATH
     path = options.socket or SOCKET
+    for name in ("ascii", "latin_1", "idna", "unicode_escape"):
+        codecs.lookup(name)
     build.judge_version()
     with contextlib.ExitStack() as stack:
         if options.user is not None:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -53,6 +54,8 @@ from minisandbox.judge.messages import (
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.private import check_private
 
+E = TypeVar("E", bound=Exception)
+
 MOST_CONNECTIONS = 64
 SILENCE_S = 60.0
 """How long a client may say nothing in the middle of something."""
@@ -87,9 +90,9 @@ class Server:
         self.open_connections += 1
         try:
             await self._converse(connection)
-        except* (SandboxError, OSError) as group:
+        except* Exception as group:  # the end of one connection, whatever it is, is never that of the others
             for error in _leaves(group):
-                self.note(f"a client: {type(error).__name__}: {error}")
+                self.note(f"a connection: {type(error).__name__}: {error}")
         finally:
             self.open_connections -= 1
             with trio.CancelScope(shield=True):
@@ -242,9 +245,9 @@ async def _say(connection: Connection, answer: Answer) -> None:
     await connection.send(answer, within_s=SILENCE_S)
 
 
-def _leaves(group: BaseExceptionGroup[SandboxError | OSError]) -> Iterator[SandboxError]:
+def _leaves(group: BaseExceptionGroup[E]) -> Iterator[E]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from _leaves(error)
-        elif isinstance(error, SandboxError):
+        else:
             yield error
