@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from minisandbox.cli.judge_serve import add_serve_parser, submit
 from minisandbox.cli.options import add_debug_option
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
@@ -40,9 +40,11 @@ def add_parser(commands: Any) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     run = actions.add_parser("run", help="judge a directory by a task", epilog=EXAMPLES)
-    run.add_argument("task", metavar="TASK", type=Path, help="the directory of a task, with judge.toml")
+    run.add_argument("task", metavar="TASK", type=Path, help="the directory of a task; with --socket its name there")
     run.add_argument("artifacts", metavar="ARTIFACTS", type=Path, help="a directory that holds the submission")
+    run.add_argument("--socket", type=Path, metavar="PATH", help="let the judge do it that listens there")
     run.set_defaults(serve=serve_run)
+    add_serve_parser(actions)
     replay = actions.add_parser("replay", help="judge an episode again", epilog=EXAMPLES)
     replay.add_argument("episode", metavar="EPISODE")
     replay.set_defaults(serve=serve_replay)
@@ -66,6 +68,10 @@ def add_parser(commands: Any) -> None:
 
 def serve_run(options: argparse.Namespace) -> int:
     """Judge a directory, and print the verdict."""
+    if options.socket is not None:
+        given = submit(options.socket, str(options.task), options.artifacts)
+        _print(given.verdict, given.episode, as_json=options.json)
+        return _exit_code(given.verdict)
     from minisandbox.judge.load import load_task
 
     assignment = load_task(options.task)
@@ -142,13 +148,13 @@ def serve_verify(options: argparse.Namespace) -> int:
 
 
 async def _with_judge(options: argparse.Namespace, work: Any) -> Any:
-    from minisandbox.judge.integrity import SHARED_USER
+    from minisandbox.judge.integrity import SHARED_USER, caps_of
     from minisandbox.judge.pipeline import Judge
     from minisandbox.runtime.opening import open_supervisor
 
     store = _store(options)
-    caps = (SHARED_USER,) if os.geteuid() == 0 else ()
     async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
+        caps = (SHARED_USER, *caps_of(supervisor.degraded))
         return await work(Judge(supervisor=supervisor, store=store, caps=caps))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from minisandbox.judge.evidence import Code, Evidence, evidence
-from minisandbox.judge.integrity import Cap, integrity_of
+from minisandbox.judge.integrity import OVER_CLAIM, Cap, integrity_of
 from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.judge.verdict import Decision, Inputs, Suspicion, suspicion_of
 
@@ -35,6 +35,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Inputs
     ceiling: Integrity
     caps: tuple[Cap, ...] = ()
+    claimed: Integrity = Integrity.L5
+    """What the task claims: a verdict is worth no more, and says why when it is worth less."""
     scoring: Scoring = Scoring.ALL
 
 
@@ -55,7 +57,8 @@ def decide(judgement: Judgement, records: Sequence[CellRecord]) -> Decision:
     verdict = _verdict(judgement, finding, suspicious)
     passed = sum(outcome is Outcome.AC for outcome in finding.outcomes.values())
     total = len(judgement.plan.expected)
-    integrity, reasons = integrity_of(judgement.ceiling, judgement.caps)
+    claim = Cap(reason=OVER_CLAIM, level=judgement.claimed)
+    integrity, reasons = integrity_of(judgement.ceiling, (*judgement.caps, claim))
     return Decision(
         verdict=verdict,
         score=_score(verdict, passed, total, judgement.scoring),
@@ -65,6 +68,7 @@ def decide(judgement: Judgement, records: Sequence[CellRecord]) -> Decision:
         tests=tuple(sorted(TestRecord(id=name, outcome=outcome) for name, outcome in finding.outcomes.items())),
         suspicious=suspicious,
         integrity=integrity,
+        claimed=judgement.claimed,
         integrity_cap_reasons=reasons,
         evidence=found,
         inputs=judgement.inputs,

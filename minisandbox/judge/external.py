@@ -99,7 +99,8 @@ async def interact(
 ) -> tuple[Outcome, Result]:
     """Let a submission talk with the task's interactor, and return what that says, and how the submission ended.
 
-    A submission beyond its budget is that first, then whatever the interactor says of it, then how it ended.
+    A submission beyond its budget is that first, then whatever the interactor says of it, then how it ended. It is
+    never ended because the interactor was: what it would have come to must not depend on who was faster.
     """
     assert isinstance(work.checker, Interactive)
     program = work.checker.program
@@ -117,23 +118,13 @@ async def interact(
             nursery.start_soon(_relay, theirs, ours, BUDGET.output_bytes)
             over = trio.Event()
             nursery.start_soon(_relay, ours, theirs, budget.output_bytes, over)
-            said, ended = await _wait_both(ours, theirs, program)
+            said, ended = await theirs.wait(), await ours.wait()
             nursery.cancel_scope.cancel()
     outcome = Outcome.OLE if over.is_set() else outcome_of(ended, guard)
     if outcome in _OVER:
         return outcome, ended
     verdict = _answer(program, said)
     return (verdict if verdict is not Outcome.AC else outcome), ended
-
-
-async def _wait_both(ours: Process, theirs: Process, program: Program) -> tuple[Result, Result]:
-    """Wait for both ends; a submission is not waited for once the interactor has refused it."""
-    said = await theirs.wait()
-    if ANSWERS[program.convention].get(said.exit_code or 0) is Outcome.WA:
-        with trio.move_on_after(1.0):  # it may have ended by itself, for a reason that counts more
-            return said, await ours.wait()
-        await ours.kill()
-    return said, await ours.wait()
 
 
 async def _relay(source: Process, target: Process, most_bytes: int, over: trio.Event | None = None) -> None:

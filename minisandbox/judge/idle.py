@@ -1,13 +1,18 @@
-"""The guard against programs that wait: it looks at what they use, not at a clock, which a busy host stretches."""
+"""The guard against programs that wait: it looks at what they use, not at a clock, which a busy host stretches.
+
+A program that wants a processor and gets none does not wait: the kernel counts that time, too (sched-stats.rst).
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 import trio
 
 from minisandbox.errors import SandboxError
+from minisandbox.kernel.cgroup_run import RunCgroup
 from minisandbox.runtime.background import background
 from minisandbox.runtime.sandbox import Sandbox
 
@@ -16,6 +21,21 @@ LEAST_SHARE = 0.01
 
 LOOKS = 5
 """How often it looks in the time that a program may wait."""
+
+
+class _Queued:
+    """How long threads wanted a processor and got none."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def look(self, leaves: Iterable[RunCgroup]) -> float:
+        """Return the seconds of all threads that were ever seen."""
+        for pid in {pid for leaf in leaves for pid in leaf.members()}:
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone, or the kernel does not count
+                    self._seconds[path.parent.name] = int(path.read_text().split()[1]) / 1e9
+        return sum(self._seconds.values())
 
 
 class IdleGuard:
@@ -28,8 +48,10 @@ class IdleGuard:
     async def watch(self) -> None:
         """Look until it ended what it guards, or is cancelled."""
         looks: list[float] = []
+        queued = _Queued()
         while True:
-            looks.append(sum(command.leaf.cpu_time_s() for command in self._sandbox.commands.values()))
+            leaves = [command.leaf for command in self._sandbox.commands.values()]
+            looks.append(sum(leaf.cpu_time_s() for leaf in leaves) + queued.look(leaves))
             if len(looks) > LOOKS and looks[-1] - looks[-1 - LOOKS] < LEAST_SHARE * self._idle_s:
                 self.ended_it = True
                 with contextlib.suppress(SandboxError):  # it is gone, and what ran in it

@@ -52,6 +52,7 @@ LIMITS = Limits(
     open_files=16,
 )
 EVIDENCE_MAX = 2000
+_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
 
 Send = Callable[[Value], Awaitable[None]]
 Feed = Callable[[Send], Awaitable[None]]
@@ -82,9 +83,10 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
 
 
 def toolbox(supervisor: Supervisor) -> Rootfs:
-    """Return the rootfs of our own tools: the host's, with the Python that runs this."""
+    """Return the rootfs of our own tools: the host's, with the Python that runs this, if its user can reach it."""
     host = build_rootfs(supervisor.state, "host")
-    if Path(sys.base_prefix).is_relative_to("/usr"):  # it is shown already
+    shown = Path(sys.base_prefix).is_relative_to("/usr")
+    if shown or not os.access(_PYTHON, os.X_OK):
         return host
     return with_prefix(supervisor.state, host, Path(sys.base_prefix))
 
@@ -95,7 +97,7 @@ async def _open_process(supervisor: Supervisor, rootfs: Rootfs) -> AsyncIterator
     async with supervisor.open_sandbox(
         rootfs=rootfs, policy=cell_policy(), limits=LIMITS, binds=[package], hostname="ingest"
     ) as sandbox:
-        python = os.path.join(sys.base_prefix, "bin", "python3")
+        python = _PYTHON if os.access(_PYTHON, os.X_OK) else "python3"
         async with await sandbox.start([python, "-I", "-S", "-B", "-c", BOOT]) as process:
             yield process
 

@@ -23,6 +23,8 @@ NAMES_MAX = 200
 FORBIDDEN = "E11_FORBIDDEN_FILE"
 PLANTED = "E09_PLANTED_CODE"
 OVER = "E23_OVER_BOUNDS"
+NOTED = {"forbidden": FORBIDDEN, "missing": "E24_MISSING_ARTIFACT", "alive": "E15_ALIVE_AT_SEAL"}
+"""What is told of a submission without its content, and the code of each."""
 
 
 class RejectedError(Exception):
@@ -182,8 +184,8 @@ def take_in(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> N
                 ingest.tree(path)
             elif verb == "file":
                 ingest.file(path)
-            elif verb == "forbidden":
-                ingest.note(FORBIDDEN, path)
+            elif verb in NOTED:
+                ingest.note(NOTED[verb], path)
             else:
                 raise RejectedError(OVER, path)
         ingest.tell("end")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import trio
@@ -49,6 +49,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str
     penalty: str
     inputs: Inputs
+    caps: tuple[Cap, ...] = ()
+    """What lowered its integrity by how the judge was started; the same when it is judged again."""
     replay_of: str | None = None
 
 
@@ -76,6 +78,7 @@ class Judge:
             manifest=self.store.put_value(manifest),
             penalty=self.store.put_value(self.penalty),
             inputs=inputs,
+            caps=self.caps,
             replay_of=replay_of,
         )
         bench = Bench(
@@ -122,6 +125,7 @@ class Judge:
             inputs=inputs,
             ceiling=kind.CEILING,
             caps=caps,
+            claimed=assignment.integrity,
             scoring=assignment.scoring,
         )
         decision = decide(judgement, records)
@@ -141,7 +145,7 @@ class Judge:
         before = msgspec.convert(self.store.read_entry(episode, "decision")["decision"], Decision)
         assignment = self.store.get_value(begin.assignment, Assignment)
         manifest = self.store.get_value(begin.manifest, Manifest)
-        judged = await self.judge(assignment, manifest, replay_of=episode)
+        judged = await replace(self, caps=begin.caps).judge(assignment, manifest, replay_of=episode)
         return Replay(before=before, judged=judged)
 
 

@@ -27,14 +27,19 @@ SEAL_DEADLINE_S = 30.0
 POLL_S = 0.002
 
 
-async def seal(sandbox: Sandbox) -> None:
-    """Kill every process of a sandbox, and wait until none is left. Raises DeadlineError when one is."""
+async def seal(sandbox: Sandbox) -> bool:
+    """Kill every process of a sandbox, wait until none is left, and return whether any ran.
+
+    Raises DeadlineError when one is left.
+    """
+    alive = any(command.leaf.is_populated() for command in [*sandbox.commands.values(), *sandbox.leftover])
     await sandbox.kill_all()
     with trio.move_on_after(SEAL_DEADLINE_S) as scope:
         while any(command.leaf.is_populated() for command in sandbox.leftover):  # noqa: ASYNC110 - v1 has no event for it
             await trio.sleep(POLL_S)
     if scope.cancelled_caught:
         raise DeadlineError(f"processes of a submission were still there {SEAL_DEADLINE_S:g} s after their kill")
+    return alive
 
 
 def feed_directory(path: Path, declared: Declared) -> Feed:
@@ -50,6 +55,8 @@ def feed_directory(path: Path, declared: Declared) -> Feed:
             await tell(b"")
             for omitted, _ in source.omitted:
                 await tell(["forbidden", os.fsencode(omitted).decode(errors="backslashreplace")])
+            for missing in source.missing():
+                await tell(["missing", missing])
 
     return feed
 
@@ -60,11 +67,19 @@ class _Filtered(HostSource):
     def __init__(self, path: Path, wanted: tuple[str, ...]) -> None:
         super().__init__(path)
         self._wanted = wanted
+        self._seen = {"."}
+
+    def missing(self) -> list[str]:
+        """Return what was declared and not there, once all entries were read."""
+        left_out = {os.fsdecode(omitted) for omitted, _ in self.omitted}
+        return [root for root in self._wanted if root not in self._seen | left_out]
 
     def entries(self) -> Iterator[tuple[Entry, Iterator[bytes]]]:
         """Yield what was declared."""
         for entry, chunks in super().entries():
-            if any(root == "." or f"{entry.path}/".startswith(f"{root}/") for root in self._wanted):
+            within = {root for root in self._wanted if root == "." or f"{entry.path}/".startswith(f"{root}/")}
+            self._seen |= within
+            if within:
                 yield entry, chunks
 
 
@@ -83,10 +98,12 @@ def _relay_and_close(fd: int, tell: Send) -> None:
         os.close(fd)
 
 
-def feed_sandbox(sandbox: Sandbox, declared: Declared) -> Feed:
-    """Return what sends the declared paths of a sandbox whose every process is dead."""
+def feed_sandbox(sandbox: Sandbox, declared: Declared, *, alive: bool = False) -> Feed:
+    """Return what sends the declared paths of a sandbox that was sealed; `alive` is what `seal` returned."""
 
     async def feed(tell: Send) -> None:
+        if alive:
+            await tell(["alive", "(processes)"])
         for path in declared.paths:
             inner = os.path.normpath(os.path.join(declared.root, path))
             prefix = "" if path == "." else path
@@ -132,6 +149,7 @@ async def _send_file(sandbox: Sandbox, inner: str, path: str, tell: Send, max_by
         content = await sandbox.read_file(inner, max_bytes=max_bytes)
     except FileTransferError as error:
         if error.errno == errno.ENOENT:
+            await tell(["missing", path])
             return
         await tell(["over" if error.errno == errno.EFBIG else "forbidden", path])
         return

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ import msgspec
 
 from minisandbox.errors import StateError, UsageError
 from minisandbox.judge.ledger import Ledger, read_ledger
+from minisandbox.judge.private import check_private
 from minisandbox.judge.signing import Signer, load_or_make_key
 from minisandbox.judge.verdict import Verdict
 
@@ -41,12 +41,7 @@ class Store:
         path = DEFAULT_PATH if path is None else path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = path.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise StateError(
-                    f"the judge's directory {path} must belong to the judge (uid {os.geteuid()}) alone: "
-                    f"chown it, and chmod 700"
-                )
+            check_private(path, "the judge's directory")
             for name in ("blobs", "episodes"):
                 (path / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:

@@ -49,6 +49,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     tests: tuple[TestRecord, ...]
     suspicious: Suspicion
     integrity: Integrity
+    claimed: Integrity = Integrity.L5
+    """What the task claims that it reaches."""
     integrity_cap_reasons: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     inputs: Inputs
@@ -111,6 +113,8 @@ class PenaltyPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What a score is multiplied by where the evidence is strong and no proof."""
     min_integrity: Integrity = Integrity.L1
     """Below this, nothing is learned: the episode is masked."""
+    mask_below_claim: bool = False
+    """Whether nothing is learned, either, where the task claims more than the verdict reached."""
 
     def __post_init__(self) -> None:
         if not -1.0 <= self.tamper_reward <= 0.0 or not 0.0 <= self.strong_factor <= 1.0:
@@ -126,7 +130,8 @@ def reward_of(decision: Decision, policy: PenaltyPolicy) -> Reward:
     """Return the reward of a decision. Masked where we failed, or where the verdict is worth too little."""
     name = f"{policy.name}/{policy.version}"
     quarantine = decision.suspicious in (Suspicion.STRONG, Suspicion.PROVEN)
-    if decision.score is None or decision.integrity.level < policy.min_integrity.level:
+    wanted = [policy.min_integrity.level, *([decision.claimed.level] if policy.mask_below_claim else [])]
+    if decision.score is None or decision.integrity.level < max(wanted):
         return Reward(value=None, mask=True, quarantine=quarantine, policy=name)
     if decision.verdict is Outcome.TAMPER:
         return Reward(value=policy.tamper_reward, mask=False, quarantine=True, policy=name)
