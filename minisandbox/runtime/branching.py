@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
+from minisandbox.errors import (
+    BrokenError,
+    BusyError,
+    CgroupError,
+    ClosedError,
+    HostError,
+    SandboxError,
+    UsageError,
+)
 from minisandbox.kernel.disks import seal_disk
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import LAYERS_MAX
@@ -38,10 +46,10 @@ if TYPE_CHECKING:
 class _Change:
     """One body that goes, and what its successor has to do with it."""
 
-    __slots__ = ("closed", "is_sealed", "old", "started")
+    __slots__ = ("closed", "is_sealed", "old", "started", "was_quiet")
 
     def __init__(self, old: Sandbox, is_sealed: bool) -> None:
-        self.old, self.is_sealed = old, is_sealed
+        self.old, self.is_sealed, self.was_quiet = old, is_sealed, False
         self.started, self.closed = trio.Event(), trio.Event()
 
 
@@ -102,12 +110,11 @@ class Branches:
         ours, theirs = sandbox.options.rootfs, snapshot.rootfs
         if (ours.layers, ours.binds) != (theirs.layers, theirs.binds):
             raise UsageError("this snapshot is of a sandbox with another root file system; open one from it instead")
-        quiet = sandbox.is_quiet()
         sandbox.begin_move()
-        killed = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
+        change = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
         await sandbox.settled()
-        if not quiet:
-            await killed.wait()
+        if not change.was_quiet:
+            await change.closed.wait()
 
     def layers_of(self, snapshot: Snapshot) -> Layers:
         """Return the layers of a snapshot of this supervisor. Raises ClosedError or UsageError."""
@@ -178,8 +185,8 @@ class Branches:
         *,
         is_sealed: bool,
         after: trio.Event | None = None,
-    ) -> trio.Event:
-        """Begin to give a sandbox a new body upon these layers; return an event for the end of the old one."""
+    ) -> _Change:
+        """Begin to give a sandbox a new body upon these layers."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
         options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
@@ -188,7 +195,7 @@ class Branches:
         change = _Change(old, is_sealed)
         self._spawn(partial(self._enter, sandbox, options, change), after)
         self._spawn(partial(self._close_old, change))
-        return change.closed
+        return change
 
     def _spawn(self, task: Callable[[], Awaitable[None]], after: trio.Event | None = None) -> None:
         async def run() -> None:
@@ -207,7 +214,11 @@ class Branches:
 
     async def _close_old(self, change: _Change) -> None:
         """Close the old body once the new one is there: both at once would be in each other's way."""
+        if not change.is_sealed:
+            with contextlib.suppress(CgroupError, HostError):  # then it is waited for
+                change.was_quiet = change.old.is_quiet()
         await change.started.wait()
+        await trio.lowlevel.checkpoint()  # whoever waits for the new body goes first
         with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
             if change.is_sealed:
                 self._slots.renew(change.old.slot)
@@ -224,7 +235,8 @@ class Branches:
             if change.is_sealed:
                 sandbox.network.go_on(change.old.network)
             allow = change.old.network.allow if change.is_sealed else options.policy.allow
-            await sandbox.network.set_allow(allow)
+            if allow:
+                await sandbox.network.set_allow(allow)
         except SandboxError as error:
             broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
             sandbox.break_(broken)
