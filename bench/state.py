@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,12 +23,13 @@ from bench.launch import first_of, with_bar
 from bench.samples import look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
 from bench.state_report import EMPTY, StateReport, Timed, print_state
+from bench.state_warm import Warm, by_forks, open_warm, warm_subjects
 from bench.tools import BenchError
 
 MIB, GIB = 1 << 20, 1 << 30
 
 EXAMPLES = """examples:
-  bench/state.py                                    everything, in about three minutes; it needs 9 GiB of memory
+  bench/state.py                                    everything, in about four minutes; it needs 9 GiB of memory
   bench/state.py --quick                            a first impression, in about ten seconds
   bench/state.py --json state.json --plot state.png"""
 
@@ -48,6 +50,7 @@ class Effort:
     depths: tuple[int, ...]
     layers: tuple[int, ...]
     siblings: tuple[int, ...]
+    forks: tuple[int, ...]
     repeats: int
     """At each place of a curve."""
 
@@ -60,6 +63,7 @@ FULL = Effort(
     depths=(1, 2, 4, 8, 16, 32, 64),
     layers=(1, 2, 4, 6, 8, 12, 16, 24),
     siblings=(1, 10, 100, 1000),
+    forks=(1, 8, 64),
     repeats=3,
 )
 QUICK = Effort(
@@ -70,6 +74,7 @@ QUICK = Effort(
     depths=(1, 4),
     layers=(1, 4),
     siblings=(1, 4),
+    forks=(1, 4),
     repeats=1,
 )
 
@@ -78,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
     try:
-        report = trio.run(measure_all, QUICK if options.quick else FULL, options.state_dir)
+        report = trio.run(measure_all, QUICK if options.quick else FULL, options.state_dir, options.rootfs)
     except* (minisandbox.SandboxError, BenchError) as failed:
         report = None
         print(f"bench: {first_of(failed)}", file=sys.stderr)
@@ -101,16 +106,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="measure little, of little state")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where minisandbox keeps its rootfs")
+    parser.add_argument("--rootfs", default="host", metavar="NAME", help="has the Python, and numpy (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG")
     return parser.parse_args(arguments)
 
 
-async def measure_all(effort: Effort, state_dir: Path | None) -> StateReport:
+async def measure_all(effort: Effort, state_dir: Path | None, rootfs: str) -> StateReport:
     """Measure everything. Nothing is started ahead: what is compared is the start itself."""
     machine = look_at_machine()
+    skipped: dict[str, str] = {}
     async with minisandbox.open_supervisor(state_dir=state_dir, max_parked=0) as supervisor:
-        subjects = await measure_subjects(supervisor, effort)
+        async with open_warm(supervisor, rootfs, skipped) as warm:
+            subjects = await measure_subjects(supervisor, effort, warm)
+            forks = await by_forks(warm, effort.forks, effort.repeats)
         sizes = await by_size(supervisor, effort.sizes, effort.repeats)
         depths = await by_depth(supervisor, effort.depths, effort.repeats)
         layers = await by_layers(supervisor, effort.layers, effort.repeats)
@@ -123,7 +132,8 @@ async def measure_all(effort: Effort, state_dir: Path | None) -> StateReport:
         by_depth=depths,
         by_layers=layers,
         by_siblings=siblings,
-        skipped={},
+        by_forks=forks,
+        skipped=skipped,
     )
 
 
@@ -168,7 +178,7 @@ class Subjects:
                 return time.perf_counter() - begun
 
 
-async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort) -> dict[str, Timed]:
+async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort, warm: Warm) -> dict[str, Timed]:
     """Let all take turns. The first turns warm caches and pools and do not count."""
     subjects, order = Subjects(supervisor, effort.held_bytes), random.Random(0)
     labels = {
@@ -179,7 +189,11 @@ async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort) -
         "fork": "fork of a sandbox that holds state",
         "snapshot": "snapshot of it, until it returns",
     }
-    timed = {key: Timed(label=label, seconds=[]) for key, label in labels.items()}
+    timed = {key: Timed(label=label, seconds=[]) for key, label in labels.items()} | warm_subjects(warm)
+    pythons: dict[str, Callable[[], Awaitable[float]]] = {
+        **{f"cold_{name}": partial(warm.cold, name) for name in warm.templates},
+        **{f"warm_{name}": partial(warm.warm, name) for name in warm.templates},
+    }
     for number in with_bar(range(-1, effort.rounds), "one at a time"):
         async with supervisor.open_sandbox(limits=roomy(effort.held_bytes)) as sandbox:
             await write(sandbox, effort.held_bytes)
@@ -189,8 +203,9 @@ async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort) -
                 turns: dict[str, Callable[[], Awaitable[float]]] = {
                     EMPTY: subjects.empty_start,
                     "empty_life": subjects.empty_life,
-                    "restore": lambda held=sandbox, to=snapshot: subjects.restore(held, to),
-                    "open_snapshot": lambda of=snapshot: subjects.open_snapshot(of),
+                    "restore": partial(subjects.restore, sandbox, snapshot),
+                    "open_snapshot": partial(subjects.open_snapshot, snapshot),
+                    **pythons,
                 }
                 for _ in range(effort.turns):
                     for key in order.sample(list(turns), len(turns)):

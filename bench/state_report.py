@@ -52,6 +52,7 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True):
     by_depth: dict[str, Curve]
     by_layers: dict[str, Curve]
     by_siblings: dict[str, Curve]
+    by_forks: dict[str, Curve]
     skipped: dict[str, str]
 
     def ratio(self, key: str, base: str) -> float:
@@ -112,6 +113,7 @@ def curve_sets(report: StateReport) -> tuple[tuple[str, dict[str, Curve], Callab
         ("by snapshots upon each other, median in milliseconds", report.by_depth, str),
         ("by layers that were not made fewer, median in milliseconds of 1,000 calls", report.by_layers, str),
         ("by siblings at once, median in milliseconds", report.by_siblings, "{:,}".format),
+        ("by forks of one template at once, median in milliseconds", report.by_forks, str),
     )
 
 
