@@ -53,6 +53,13 @@ static int clone_trees(const struct host *host, const struct slot *slot, const s
 		if (restrict_tree(host, tree, true, true, slot->user_ns_fd) < 0)
 			return errno;
 	}
+	if (req->disk.count) {
+		*ret_stage = STAGE_UPPER;
+		*ret_item = -1;
+		trees->disk = mount_clone(req->disk.fd[0], "", 0);
+		if (trees->disk < 0 || mount_set(trees->disk, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, -1) < 0)
+			return errno;
+	}
 	*ret_stage = STAGE_BIND_SOURCE;
 	for (uint32_t i = 0; i < req->binds.count; i++) {
 		*ret_item = (int)i;
@@ -88,6 +95,7 @@ void release_trees(struct trees *trees)
 		(void)close(trees->layer[i]);
 	for (uint32_t i = 0; i < trees->bind_count; i++)
 		(void)close(trees->bind[i]);
+	close_fd(&trees->disk);
 }
 
 static void load_filters(const struct request *req, struct sandbox *sandbox, const struct reporter *to)
@@ -205,6 +213,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	struct disk disk = root_build(host, slot, req, trees, &to);
 	sandbox.disk_fd = disk.fd;
 	sandbox.sealable = disk.sealable;
+	sandbox.shared = req->disk.count > 0;
 	sandbox.deterministic = req->deterministic;
 	if (req->nsjail.count)
 		nsjail_exec(host, slot, req, &sandbox, &to);
@@ -216,7 +225,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
                     const struct reporter *to)
 {
-	struct trees trees = { .by_fd = host->overlay_by_fd };
+	struct trees trees = { .disk = -1, .by_fd = host->overlay_by_fd };
 	enum stage stage;
 	int item;
 	pid_t pid = -1;

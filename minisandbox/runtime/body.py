@@ -35,6 +35,7 @@ _PARTS = (
     "leftover",
     "_broken",
     "_disk",
+    "directory",
 )
 
 

@@ -154,21 +154,34 @@ class Branches:
         try:
             await sandbox.wait_quiet()
             if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
-                await self._copies.flatten(sandbox.layers)
-            disk_fd = await sandbox.open_disk()
-            with contextlib.ExitStack() as stack:
-                stack.callback(os.close, disk_fd)
-                await seal_disk(self._launcher, sandbox.number, disk_fd)
-                stack.pop_all()
+                await self._flatten_all(sandbox)
+            disk_fd = await self._sealed_disk(sandbox)
         except BaseException:
             sandbox.end_move()
             raise
-        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory())
+        directory, sandbox.directory = sandbox.directory, None
+        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory(), directory)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
+
+    async def _sealed_disk(self, sandbox: Sandbox) -> int:
+        """Return what a sandbox wrote, which nobody can change any more; the caller owns it."""
+        if sandbox.directory is not None:
+            return sandbox.directory.open()  # nobody is left who could write there
+        disk_fd = await sandbox.open_disk()
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, disk_fd)
+            await seal_disk(self._launcher, sandbox.number, disk_fd)
+            stack.pop_all()
+        return disk_fd
+
+    async def _flatten_all(self, sandbox: Sandbox) -> None:
+        if not all(layer.in_memory for layer in sandbox.layers):
+            raise UsageError("too many snapshots on disk lie upon each other; save the last one, and open that")
+        await self._copies.flatten(sandbox.layers)
 
     async def _flatten(self, layers: Layers) -> None:
         with contextlib.suppress(SandboxError):  # who needs it gets the error himself

@@ -94,7 +94,7 @@ def worth_flattening(layers: Layers) -> Layers:
     total, count = 0, 0
     for layer in layers:
         size = layer.memory_bytes
-        if size > 2 * total + SMALL_BYTES:
+        if not layer.in_memory or size > 2 * total + SMALL_BYTES:
             break
         total, count = total + size, count + 1
     return layers[:count] if count >= FLATTEN_AT // 2 else ()

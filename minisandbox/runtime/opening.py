@@ -22,6 +22,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
 from minisandbox.runtime.degraded import check_degradations, find_layout
+from minisandbox.runtime.disk import DiskDirectories
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
@@ -71,8 +72,11 @@ async def open_supervisor(
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
+        disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
+        supervisor = Supervisor(
+            state, reactor, launcher, slots, handles, engines, max_parked, telemetry, disks, host.degraded
+        )
         await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)
@@ -88,6 +92,7 @@ class _Host:
     layout: CgroupLayout
     outer: OuterNamespace | None
     degraded: frozenset[Degradation]
+    without_disk_limit: bool
 
 
 def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: int) -> _Host:
@@ -99,7 +104,8 @@ def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: 
         raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be from 1 to {MAX_SLOTS}")
     agreed, outer = parse_degradations(degrade), find_outer()
     found = layout or find_layout(outer)
-    return _Host(found, outer, check_degradations(found, outer, agreed))
+    without_disk_limit = Degradation.DISK_LIMIT in agreed
+    return _Host(found, outer, check_degradations(found, outer, agreed), without_disk_limit)
 
 
 def _swept(state: StateDir, layout: CgroupLayout) -> StateDir:

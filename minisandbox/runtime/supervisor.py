@@ -28,6 +28,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.degraded import kill_inside
+from minisandbox.runtime.disk import Disk, DiskDirectories, find_disk
 from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.engines.native import StartSpec
@@ -62,6 +63,7 @@ class Supervisor(Inspected, Templated):
         engines: Engines,
         max_parked: int,
         telemetry: Telemetry,
+        disks: DiskDirectories,
         degraded: Iterable[Degradation] = (),
     ) -> None:
         self.state = state
@@ -75,7 +77,7 @@ class Supervisor(Inspected, Templated):
         self._place = Place(launcher, slots)
         self.handles = handles
         self.templates = []
-        self._engines = engines
+        self._engines, self._disks = engines, disks
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
         self._lookup = Lookup(state)
@@ -101,6 +103,7 @@ class Supervisor(Inspected, Templated):
         terminal: bool = False,
         trace: bool = False,
         deterministic: bool = False,
+        disk: Disk | str = Disk.MEMORY,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
         Raises StartError, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
@@ -120,6 +123,7 @@ class Supervisor(Inspected, Templated):
             terminal=terminal,
             trace=trace,
             deterministic=deterministic,
+            disk=find_disk(disk),
             stored=stored,
             layers=layers,
         )
@@ -150,6 +154,7 @@ class Supervisor(Inspected, Templated):
 
     async def _hand_out(self, options: Options) -> Sandbox:
         check_options(options)
+        self._disks.check(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
         try:
@@ -220,14 +225,14 @@ class Supervisor(Inspected, Templated):
         sandbox.ahead, sandbox.place = options.ahead, place
         sandbox.filter_fds = self.handles.filter_fds(options.policy)
         sandbox.observer = self.telemetry.watch(sandbox.number)
-        sandbox.degraded = self.degraded
+        sandbox.degraded = (*self.degraded, *self._disks.check(options))
         slot.cgroup.kill_untracked = partial(kill_inside, channel)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
     async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
         layer_fds, shown = self.shown(options)
-        with self.handles.bind_fds(options.binds) as bind_fds:
+        with self.handles.bind_fds(options.binds) as bind_fds, self._disks.opened(sandbox, options) as disk_fd:
             spec = StartSpec(
                 number=sandbox.number,
                 slot=sandbox.slot.number,
@@ -235,6 +240,7 @@ class Supervisor(Inspected, Templated):
                 limits=options.limits,
                 hostname=options.hostname,
                 control_fd=control_fd,
+                disk_fd=disk_fd,
                 layer_fds=layer_fds,
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
@@ -287,3 +293,5 @@ class Supervisor(Inspected, Templated):
             sandbox.place.slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
             for layer in sandbox.layers:
                 await layer.release()
+            if sandbox.directory is not None:
+                await sandbox.directory.aclose()
