@@ -71,7 +71,7 @@ class DiskDirectories:
 
     def __init__(self, state: StateDir, *, without_limit: bool) -> None:
         """`without_limit`: it was agreed that limits of these disks are not enforced."""
-        self._state, self._without_limit = state, without_limit
+        self.state, self._without_limit = state, without_limit
         self._stack = contextlib.ExitStack()
         self._scratch: Path | None = None
         self._numbers = itertools.count()
@@ -104,9 +104,9 @@ class DiskDirectories:
             os.close(fd)
 
     def _make(self) -> DiskDirectory:
-        with reporting(f"make a directory for a sandbox in {self._state.path}"):
+        with reporting(f"make a directory for a sandbox in {self.state.path}"):
             if self._scratch is None:
-                self._scratch = self._stack.enter_context(self._state.open_scratch())
+                self._scratch = self._stack.enter_context(self.state.open_scratch())
             path = self._scratch / str(next(self._numbers))
             path.mkdir(mode=0o700)
         return DiskDirectory(path)

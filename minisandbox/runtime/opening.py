@@ -54,10 +54,9 @@ async def open_supervisor(
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks. Kinds of sandboxes that are opened often are started ahead, at most `max_parked`
-    at once. What a dead supervisor left there is removed first. With `self_test` a sandbox tries what none may do.
-    `engine` is for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands
-    if `event_argv`. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
+    Kinds of sandboxes that are opened often are started ahead, at most `max_parked` at once. What a dead supervisor
+    left in `state_dir` is removed first. With `self_test` a sandbox tries what none may do. `events` gets each event of
+    a sandbox's life. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
     """
     host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
@@ -74,9 +73,7 @@ async def open_supervisor(
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        supervisor = Supervisor(
-            state, reactor, launcher, slots, handles, engines, max_parked, telemetry, disks, host.degraded
-        )
+        supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)

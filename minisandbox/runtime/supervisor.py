@@ -19,7 +19,6 @@ from minisandbox.degradation import Degradation
 from minisandbox.errors import BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
-from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
@@ -55,7 +54,7 @@ class Supervisor(Inspected, Templated):
 
     def __init__(
         self,
-        state: StateDir,
+        disks: DiskDirectories,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
@@ -63,10 +62,9 @@ class Supervisor(Inspected, Templated):
         engines: Engines,
         max_parked: int,
         telemetry: Telemetry,
-        disks: DiskDirectories,
         degraded: Iterable[Degradation] = (),
     ) -> None:
-        self.state = state
+        self.state = disks.state
         self.telemetry = telemetry
         self.degraded = tuple(name for name in Degradation if name in set(degraded))
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
@@ -80,7 +78,7 @@ class Supervisor(Inspected, Templated):
         self._engines, self._disks = engines, disks
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
-        self._lookup = Lookup(state)
+        self._lookup = Lookup(disks.state)
         self.branches = Branches(
             launcher, slots, self._sandboxes, self._open, self._start, self.close_sandbox, self._lookup.library
         )
@@ -105,9 +103,7 @@ class Supervisor(Inspected, Templated):
         deterministic: bool = False,
         disk: Disk | str = Disk.MEMORY,
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
-        Raises StartError, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
-        """
+        """Open a sandbox for the block. Raises StartError, UsageError, BusyError, HostError; cancelled: gone."""
         found_rootfs, stored, layers = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
         found = self._lookup.find_policy(policy)
         options = Options(
