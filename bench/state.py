@@ -51,8 +51,10 @@ class Effort:
     layers: tuple[int, ...]
     siblings: tuple[int, ...]
     forks: tuple[int, ...]
+    chains: int
+    """So often is each size written, and each chain made."""
     repeats: int
-    """At each place of a curve."""
+    """At each place of the other curves."""
 
 
 FULL = Effort(
@@ -64,6 +66,7 @@ FULL = Effort(
     layers=(1, 2, 4, 6, 8, 12, 16, 24),
     siblings=(1, 10, 100, 1000),
     forks=(1, 8, 64),
+    chains=9,
     repeats=3,
 )
 QUICK = Effort(
@@ -75,6 +78,7 @@ QUICK = Effort(
     layers=(1, 4),
     siblings=(1, 4),
     forks=(1, 4),
+    chains=1,
     repeats=1,
 )
 
@@ -120,8 +124,8 @@ async def measure_all(effort: Effort, state_dir: Path | None, rootfs: str) -> St
         async with open_warm(supervisor, rootfs, skipped) as warm:
             subjects = await measure_subjects(supervisor, effort, warm)
             forks = await by_forks(warm, effort.forks, effort.repeats)
-        sizes = await by_size(supervisor, effort.sizes, effort.repeats)
-        depths = await by_depth(supervisor, effort.depths, effort.repeats)
+        sizes = await by_size(supervisor, effort.sizes, effort.chains)
+        depths = await by_depth(supervisor, effort.depths, effort.chains)
         layers = await by_layers(supervisor, effort.layers, effort.repeats)
         siblings = await by_siblings(supervisor, effort.siblings, effort.repeats)
     return StateReport(

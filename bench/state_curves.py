@@ -26,10 +26,14 @@ def gone(name):
     except FileNotFoundError:
         pass
 timed(gone, [f"/d/none-{turn}-{number}" for number in range(2000)])
+timed(gone, [f"/d/none-{turn}-{number}" for number in range(2000)])
 timed(os.stat, [f"/d/a/b/c/{number}" for number in range(500)])
 timed(os.listdir, [f"/d/many/{number}" for number in range(100)])
 """
-"""Names are asked for once each: what was found, or not, is remembered."""
+"""Names are asked for once each, as what was found, or not, is remembered; the second line asks once more."""
+
+OPENED = 3
+"""So often is each snapshot of a chain opened."""
 
 MAKE = (
     "mkdir -p /d/a/b/c; cd /d/a/b/c; seq 0 499 | xargs touch;"
@@ -94,19 +98,24 @@ async def _one_size(supervisor: minisandbox.Supervisor, size: int) -> dict[str, 
 
 async def by_depth(supervisor: minisandbox.Supervisor, depths: Sequence[int], rounds: int) -> dict[str, Curve]:
     """Take one snapshot after the other, and open some of them. Long chains are flattened meanwhile."""
-    opened = Curve(label="open a sandbox upon them", seconds={})
-    sealed = Curve(label="take the last one", seconds={})
+    opened = Curve(label="open a sandbox upon them", seconds={depth: [] for depth in depths})
+    sealed = Curve(label="take the last one, until the sandbox answers again", seconds={depth: [] for depth in depths})
+    for _ in range(rounds):
+        await _one_chain(supervisor, opened, sealed)
+    return {"open": opened, "snapshot": sealed}
+
+
+async def _one_chain(supervisor: minisandbox.Supervisor, opened: Curve, sealed: Curve) -> None:
     async with contextlib.AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(supervisor.open_sandbox())
-        for depth in range(1, max(depths) + 1):
+        for depth in range(1, max(opened.seconds) + 1):
             await done(sandbox, f"mkdir -p /d; echo {depth} >/d/{depth}")
             begun = time.perf_counter()
             snapshot = await stack.enter_async_context(await sandbox.snapshot())
             await sandbox.settled()
-            if depth in depths:
-                sealed.seconds[depth] = [time.perf_counter() - begun]
-                opened.seconds[depth] = [await _opened(supervisor, snapshot) for _ in range(rounds)]
-    return {"open": opened, "snapshot": sealed}
+            if depth in opened.seconds:
+                sealed.seconds[depth].append(time.perf_counter() - begun)
+                opened.seconds[depth] += [await _opened(supervisor, snapshot) for _ in range(OPENED)]
 
 
 async def _opened(supervisor: minisandbox.Supervisor, snapshot: minisandbox.Snapshot) -> float:
@@ -126,6 +135,7 @@ async def by_layers(supervisor: minisandbox.Supervisor, layers: Sequence[int], r
     """Look for names in chains of so many layers, each of which has all directories."""
     labels = {
         "missing": "stat of a name that is not there",
+        "again": "the same once more",
         "deep": "stat of a file four directories deep, in the lowest",
         "list": "listdir of a directory with an entry in each",
     }

@@ -34,6 +34,7 @@ from minisandbox.errors import (
 from minisandbox.kernel.disks import seal_disk
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import LAYERS_MAX
+from minisandbox.runtime.change import Change, Changes
 from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.slots import SlotPool
@@ -41,16 +42,6 @@ from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot,
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
-
-
-class _Change:
-    """One body that goes, and what its successor has to do with it."""
-
-    __slots__ = ("closed", "is_sealed", "old", "started", "was_quiet")
-
-    def __init__(self, old: Sandbox, is_sealed: bool) -> None:
-        self.old, self.is_sealed, self.was_quiet = old, is_sealed, False
-        self.started, self.closed = trio.Event(), trio.Event()
 
 
 class Branches:
@@ -71,6 +62,7 @@ class Branches:
         self.library = library
         self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
+        self.changes = Changes()
         self._tasks = 0
         self._idle = trio.Event()
 
@@ -198,14 +190,14 @@ class Branches:
         *,
         is_sealed: bool,
         after: trio.Event | None = None,
-    ) -> _Change:
+    ) -> Change:
         """Begin to give a sandbox a new body upon these layers."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
         options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
         if options.lifetime_s is not None:
             options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
-        change = _Change(old, is_sealed)
+        change = self.changes.begin(old, is_sealed)
         self._spawn(partial(self._enter, sandbox, options, change), after)
         self._spawn(partial(self._close_old, change))
         return change
@@ -225,7 +217,7 @@ class Branches:
         self._tasks += 1
         trio.lowlevel.spawn_system_task(run)
 
-    async def _close_old(self, change: _Change) -> None:
+    async def _close_old(self, change: Change) -> None:
         """Close the old body once the new one is there: both at once would be in each other's way."""
         if not change.is_sealed:
             with contextlib.suppress(CgroupError, HostError):  # then it is waited for
@@ -239,7 +231,7 @@ class Branches:
             await self._close(change.old)
         change.closed.set()
 
-    async def _enter(self, sandbox: Sandbox, options: Options, change: _Change) -> None:
+    async def _enter(self, sandbox: Sandbox, options: Options, change: Change) -> None:
         """Start a new body and let the sandbox have it; one that cannot be had breaks the sandbox."""
         try:
             fresh = await self._start_patiently(options, change)
@@ -258,7 +250,7 @@ class Branches:
             await _release(options.layers)
             sandbox.end_move()
 
-    async def _start_patiently(self, options: Options, change: _Change) -> Sandbox:
+    async def _start_patiently(self, options: Options, change: Change) -> Sandbox:
         """Start in another slot, or where there is none, in the old one as soon as that is free."""
         try:
             return await self._start(options)

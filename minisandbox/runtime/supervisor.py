@@ -172,7 +172,7 @@ class Supervisor(Inspected, Templated):
             try:
                 return await slots.acquire(limits)
             except BusyError:
-                if not await self.parking.give_up_one():
+                if not (await self.parking.give_up_one() or await self.branches.changes.freed_one()):
                     raise
 
     async def _start(self, options: Options) -> Sandbox:
