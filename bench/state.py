@@ -66,7 +66,7 @@ FULL = Effort(
     layers=(1, 2, 4, 6, 8, 12, 16, 24),
     siblings=(1, 10, 100, 1000),
     forks=(1, 8, 64),
-    chains=9,
+    chains=5,
     repeats=3,
 )
 QUICK = Effort(

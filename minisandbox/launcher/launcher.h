@@ -171,8 +171,8 @@ int slot_listen(const struct host *host, const struct slot *slot, uint16_t port)
 struct trees {
 	int layer[LAYERS_MAX];
 	int bind[BINDS_MAX];
-	uint32_t layer_count, bind_count;
-	int disk; /* -1: a tmpfs is made */
+	int disk;
+	uint32_t layer_count, bind_count, disk_count; /* without a disk a tmpfs is made */
 	bool by_fd; /* the overlay takes them by descriptor */
 };
 int gather_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees,

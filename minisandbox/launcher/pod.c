@@ -179,7 +179,7 @@ static void join(struct host *host, int user_ns_fd, const struct reporter *to)
 /* Returns in process 1 of the pod alone, or not at all when a step fails, which is reported. */
 void pod_enter(struct host *host, const struct request *req, const struct reporter *to)
 {
-	struct trees trees = { .disk = -1, .by_fd = host->overlay_by_fd };
+	struct trees trees = { .by_fd = host->overlay_by_fd };
 	struct slot slot = { .user_ns_fd = make_user_ns(host, (uint32_t)req->uid_base) };
 	enum stage stage;
 	int item;

@@ -48,7 +48,7 @@ static int adopt(int mount_fd)
  * directories and /dev/shm. */
 static void make_disk(struct root *root)
 {
-	if (root->trees->disk >= 0) {
+	if (root->trees->disk_count) {
 		root->plain_fd = adopt(root->trees->disk);
 		if (root->plain_fd < 0)
 			fail(root->to, STAGE_TMPFS, -1, errno);

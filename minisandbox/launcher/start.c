@@ -57,7 +57,10 @@ static int clone_trees(const struct host *host, const struct slot *slot, const s
 		*ret_stage = STAGE_UPPER;
 		*ret_item = -1;
 		trees->disk = mount_clone(req->disk.fd[0], "", 0);
-		if (trees->disk < 0 || mount_set(trees->disk, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, -1) < 0)
+		if (trees->disk < 0)
+			return errno;
+		trees->disk_count = 1;
+		if (mount_set(trees->disk, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, -1) < 0)
 			return errno;
 	}
 	*ret_stage = STAGE_BIND_SOURCE;
@@ -95,7 +98,8 @@ void release_trees(struct trees *trees)
 		(void)close(trees->layer[i]);
 	for (uint32_t i = 0; i < trees->bind_count; i++)
 		(void)close(trees->bind[i]);
-	close_fd(&trees->disk);
+	if (trees->disk_count)
+		(void)close(trees->disk);
 }
 
 static void load_filters(const struct request *req, struct sandbox *sandbox, const struct reporter *to)
@@ -225,7 +229,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 pid_t start_sandbox(const struct host *host, const struct slot *slot, const struct request *req,
                     const struct reporter *to)
 {
-	struct trees trees = { .disk = -1, .by_fd = host->overlay_by_fd };
+	struct trees trees = { .by_fd = host->overlay_by_fd };
 	enum stage stage;
 	int item;
 	pid_t pid = -1;
