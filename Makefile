@@ -9,7 +9,7 @@ LANES ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install demo test test-lanes check format bench launcher clean
+.PHONY: help install demo test test-lanes check format bench bench-state launcher clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: $(VENV)/.installed-dev ## format the Python code and mend what lint can 
 
 bench: $(VENV)/.installed-bench launcher ## compare the start of a sandbox with bare processes, bubblewrap and nsjail
 	@$(VENV)/bin/python bench/launch.py $(ARGS)
+
+bench-state: $(VENV)/.installed-bench launcher ## measure forks, restores, snapshots and templates
+	@$(VENV)/bin/python bench/state.py $(ARGS)
 
 # The launcher's own Makefile knows whether its sources changed.
 launcher: $(VENV)/.installed-base

@@ -23,6 +23,8 @@ class Degradation(enum.StrEnum):
     """`Limits.processes` is not enforced, and processes are not counted."""
     CPUS_LIMIT = "cpus-limit"
     """`Limits.cpus` is not enforced."""
+    DISK_LIMIT = "disk-limit"
+    """`Limits.disk_bytes` and `Limits.disk_inodes` are not enforced in sandboxes with `disk="state"`."""
     SINGLE_ID = "single-id"
     """Root is the only user inside, and is the user of the host who runs minisandbox, groups included; so is init."""
 
@@ -44,6 +46,10 @@ MISSING = {
     Degradation.CPUS_LIMIT: (
         "no control group of ours has the cpu controller, so limit cpus cannot be enforced",
         _CONTROLLER_ADVICE.format("cpu"),
+    ),
+    Degradation.DISK_LIMIT: (
+        'disk_bytes and disk_inodes cannot be enforced with disk="state"',
+        "leave both at None in the policy, or keep the files in memory",
     ),
     Degradation.SINGLE_ID: (
         "this user has no subordinate ids, or newuidmap(1) and newgidmap(1) are not there",

@@ -148,3 +148,30 @@ def test_mistake_is_an_error_of_the_caller(state: Path, words: tuple[str, ...]) 
     run = minisandbox(state, "snapshot", *words)
 
     assert (64, 1) == (run.returncode, run.stderr.count(b"\n"))
+
+
+def test_deterministic_starts_show_the_same(state: Path) -> None:
+    """What two runs print of clocks, ids and addresses is equal; without the option it is not."""
+    sees = (
+        "sh",
+        "-c",
+        "cat /etc/machine-id /proc/sys/kernel/random/boot_id; cut -c1-2 /proc/uptime; env; stat -c %y /",
+    )
+    runs = [minisandbox(state, "run", "--deterministic", *more, "--", *sees) for more in ((), ("--disk", "8M"))]
+    other = minisandbox(state, "run", "--", *sees)
+
+    assert runs[0].stdout == runs[1].stdout != other.stdout
+    assert (0, 0, 0) == (runs[0].returncode, runs[1].returncode, other.returncode)
+    assert b"PYTHONHASHSEED=0" in runs[0].stdout
+
+
+def test_files_lie_where_they_were_asked_to(state: Path) -> None:
+    """A disk has no limits, and a policy that has some is refused, unless that was agreed to."""
+    place = ("sh", "-c", "stat -f -c %T /dev/shm")
+    refused = minisandbox(state, "run", "--disk-in", "state", "--", *place)
+    free = minisandbox(state, "run", "--disk-in", "state", "--disk", "none", "--inodes", "none", "--", *place)
+    agreed = json_of(minisandbox(state, "run", "--disk-in", "state", "--degrade", "disk-limit", "--json", "--", *place))
+
+    assert (125, True) == (refused.returncode, b"disk-limit" in refused.stderr)
+    assert (0, False) == (free.returncode, b"tmpfs" in free.stdout)
+    assert ["disk-limit"] == agreed["degraded"]

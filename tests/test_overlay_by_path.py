@@ -16,15 +16,17 @@ from minisandbox.runtime import opening
 from minisandbox.runtime.features import Seen, find_features
 from minisandbox.runtime.selftest import run_self_test
 from tests import observer, test_sandbox
+from tests import test_disk as test_state_disk
 from tests.probes import test_disk, test_root_switch
 from tests.probes.conftest import probe_dir
 from tests.probes.lab import with_layer
+from tests.test_disk import on_disk
 
-__all__ = ["probe_dir"]
+__all__ = ["on_disk", "probe_dir"]
 
 pytestmark = pytest.mark.slow  # all in all
 
-CONFORMANCE = (test_sandbox, test_disk, test_root_switch)
+CONFORMANCE = (test_sandbox, test_state_disk, test_disk, test_root_switch)
 """Their tests are run here once more, on the supervisor of this module."""
 
 

@@ -14,6 +14,7 @@ from minisandbox.binds import Bind
 from minisandbox.degradation import Degradation
 from minisandbox.errors import UsageError
 from minisandbox.policy import Network, Policy, load_policy, parse_size
+from minisandbox.runtime.disk import Disk
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 
 NO_LIMIT = "none"
@@ -78,6 +79,8 @@ class SandboxOptions:
     env: dict[str, str]
     cwd: str
     trace: bool
+    deterministic: bool = False
+    disk: Disk = Disk.MEMORY
     degrade: tuple[str, ...] = ()
     terminal: bool = False
     template: str | None = None
@@ -110,6 +113,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     )
     kind.add_argument("--env", action="append", default=[], metavar="K=V", help="an environment variable")
     kind.add_argument("--cwd", default="/", metavar="DIR", help="working directory inside (%(default)s)")
+    kind.add_argument("--deterministic", action="store_true", help="show the same at every start, as far as can be")
+    kind.add_argument(
+        "--disk-in",
+        choices=[str(disk) for disk in Disk],
+        default=str(Disk.MEMORY),
+        help="what holds the files that it writes: memory, or the state directory's file system (%(default)s)",
+    )
     _add_limit_options(parser)
     add_common_options(parser)
     add_degrade_option(parser)
@@ -185,6 +195,8 @@ def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
         env=dict(map(parse_variable, options.env)),
         cwd=options.cwd,
         trace=options.trace,
+        deterministic=options.deterministic,
+        disk=Disk(options.disk_in),
         degrade=tuple(options.degrade),
     )
 

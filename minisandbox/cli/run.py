@@ -19,6 +19,7 @@ from minisandbox.cli.session import open_session
 from minisandbox.cli.signals import raising_signals, run_until_signal
 from minisandbox.errors import UsageError
 from minisandbox.runtime.command import OnData
+from minisandbox.runtime.disk import Disk
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
 
@@ -107,6 +108,8 @@ def _check_template(options: argparse.Namespace, chosen: SandboxOptions) -> None
     if chosen.template is None:
         return
     own = options.rootfs or chosen.snapshot or options.python_prefix or options.bind
+    if chosen.deterministic or chosen.disk is not Disk.MEMORY:
+        raise UsageError("a fork of a template can neither be deterministic nor write to disk; leave the option out")
     if own or options.command[0] == "-":
         raise UsageError("--template has its own rootfs, Python and binds; give -c CODE or FILE after --")
     if options.command[0] == "-c" and len(options.command) < 2:

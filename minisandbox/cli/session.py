@@ -42,6 +42,8 @@ async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
             env=_environment(chosen, rootfs),
             terminal=chosen.terminal,
             trace=chosen.trace,
+            deterministic=chosen.deterministic,
+            disk=chosen.disk,
         )
         yield await stack.enter_async_context(opened)
 

@@ -57,7 +57,7 @@ static void report_exit(struct init *init, struct run *run, int status)
 {
 	struct statfs disk;
 	int64_t time = now_ns();
-	if (fstatfs(init->sandbox->disk_fd, &disk) == 0)
+	if (!init->sandbox->shared && fstatfs(init->sandbox->disk_fd, &disk) == 0)
 		report(init, (struct record){ .kind = RECORD_DISK, .id = run->id,
 		                              .item = (int32_t)(disk.f_files - disk.f_ffree),
 		                              .value = (int64_t)(disk.f_blocks - disk.f_bfree) * disk.f_bsize });

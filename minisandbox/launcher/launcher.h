@@ -171,7 +171,8 @@ int slot_listen(const struct host *host, const struct slot *slot, uint16_t port)
 struct trees {
 	int layer[LAYERS_MAX];
 	int bind[BINDS_MAX];
-	uint32_t layer_count, bind_count;
+	int disk;
+	uint32_t layer_count, bind_count, disk_count; /* without a disk a tmpfs is made */
 	bool by_fd; /* the overlay takes them by descriptor */
 };
 int gather_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees,
@@ -213,6 +214,7 @@ struct sandbox {
 	int user_ns_fd;
 	int disk_fd; /* the writable tmpfs */
 	bool sealable; /* the ids on it are those seen inside */
+	bool shared;   /* it is a directory of the host's: how full that is says nothing */
 	bool deterministic;
 	bool single_id;
 	int namespace_fd[NAMESPACES]; /* its own, for a warm process to join; -1 where there is none */

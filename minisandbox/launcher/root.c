@@ -31,9 +31,30 @@ struct root {
 	int root_fd;  /* the overlay */
 };
 
-/* One tmpfs holds all that the sandbox writes: the overlay's upper and work directories and /dev/shm. */
+/* A detached mount can be cloned only in the mount namespace that it was made in: return one that was made here. */
+static int adopt(int mount_fd)
+{
+	if (mount_attach(mount_fd, AT_FDCWD, "/root") < 0)
+		return -1;
+	int own = mount_clone(mount_fd, "", 0);
+	int error = errno;
+	if (umount2("/root", MNT_DETACH) < 0)
+		return -1;
+	errno = error;
+	return own;
+}
+
+/* One tmpfs, or a directory that was given for it, holds all that the sandbox writes: the overlay's upper and work
+ * directories and /dev/shm. */
 static void make_disk(struct root *root)
 {
+	if (root->trees->disk_count) {
+		root->plain_fd = adopt(root->trees->disk);
+		if (root->plain_fd < 0)
+			fail(root->to, STAGE_TMPFS, -1, errno);
+		stage_done(root->to, STAGE_TMPFS);
+		return;
+	}
 	char size[32], inodes[32];
 	const char *options[4][2] = { { "mode", "755" } };
 	size_t count = 1;

@@ -53,6 +53,16 @@ static int clone_trees(const struct host *host, const struct slot *slot, const s
 		if (restrict_tree(host, tree, true, true, slot->user_ns_fd) < 0)
 			return errno;
 	}
+	if (req->disk.count) {
+		*ret_stage = STAGE_UPPER;
+		*ret_item = -1;
+		trees->disk = mount_clone(req->disk.fd[0], "", 0);
+		if (trees->disk < 0)
+			return errno;
+		trees->disk_count = 1;
+		if (mount_set(trees->disk, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, -1) < 0)
+			return errno;
+	}
 	*ret_stage = STAGE_BIND_SOURCE;
 	for (uint32_t i = 0; i < req->binds.count; i++) {
 		*ret_item = (int)i;
@@ -88,6 +98,8 @@ void release_trees(struct trees *trees)
 		(void)close(trees->layer[i]);
 	for (uint32_t i = 0; i < trees->bind_count; i++)
 		(void)close(trees->bind[i]);
+	if (trees->disk_count)
+		(void)close(trees->disk);
 }
 
 static void load_filters(const struct request *req, struct sandbox *sandbox, const struct reporter *to)
@@ -205,6 +217,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	struct disk disk = root_build(host, slot, req, trees, &to);
 	sandbox.disk_fd = disk.fd;
 	sandbox.sealable = disk.sealable;
+	sandbox.shared = req->disk.count > 0;
 	sandbox.deterministic = req->deterministic;
 	if (req->nsjail.count)
 		nsjail_exec(host, slot, req, &sandbox, &to);

@@ -35,6 +35,7 @@ _PARTS = (
     "leftover",
     "_broken",
     "_disk",
+    "directory",
 )
 
 
@@ -123,7 +124,10 @@ class Movable:
             sandbox._disk = None
         if answer.fd < 0:
             sandbox.check_open()
-            raise HostError("the disk of this sandbox cannot be kept as a snapshot: that needs root, and Linux 6.15")
+            raise HostError(
+                "what this sandbox wrote cannot be kept as a snapshot: that needs root, and Linux 6.15 while it lies in"
+                " memory; see `minisandbox doctor`"
+            )
         return answer.fd
 
     def leave_body(self, error: BrokenError | ClosedError) -> Sandbox:

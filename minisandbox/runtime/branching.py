@@ -22,10 +22,19 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, ClosedError, SandboxError, UsageError
+from minisandbox.errors import (
+    BrokenError,
+    BusyError,
+    CgroupError,
+    ClosedError,
+    HostError,
+    SandboxError,
+    UsageError,
+)
 from minisandbox.kernel.disks import seal_disk
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import LAYERS_MAX
+from minisandbox.runtime.change import Change, Changes
 from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.slots import SlotPool
@@ -33,16 +42,6 @@ from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot,
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
-
-
-class _Change:
-    """One body that goes, and what its successor has to do with it."""
-
-    __slots__ = ("closed", "is_sealed", "old", "started")
-
-    def __init__(self, old: Sandbox, is_sealed: bool) -> None:
-        self.old, self.is_sealed = old, is_sealed
-        self.started, self.closed = trio.Event(), trio.Event()
 
 
 class Branches:
@@ -63,6 +62,7 @@ class Branches:
         self.library = library
         self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
+        self.changes = Changes()
         self._tasks = 0
         self._idle = trio.Event()
 
@@ -102,12 +102,11 @@ class Branches:
         ours, theirs = sandbox.options.rootfs, snapshot.rootfs
         if (ours.layers, ours.binds) != (theirs.layers, theirs.binds):
             raise UsageError("this snapshot is of a sandbox with another root file system; open one from it instead")
-        quiet = sandbox.is_quiet()
         sandbox.begin_move()
-        killed = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
+        change = self._move(sandbox, layers, ClosedError("the sandbox was restored while this ran"), is_sealed=False)
         await sandbox.settled()
-        if not quiet:
-            await killed.wait()
+        if not change.was_quiet:
+            await change.closed.wait()
 
     def layers_of(self, snapshot: Snapshot) -> Layers:
         """Return the layers of a snapshot of this supervisor. Raises ClosedError or UsageError."""
@@ -147,21 +146,34 @@ class Branches:
         try:
             await sandbox.wait_quiet()
             if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
-                await self._copies.flatten(sandbox.layers)
-            disk_fd = await sandbox.open_disk()
-            with contextlib.ExitStack() as stack:
-                stack.callback(os.close, disk_fd)
-                await seal_disk(self._launcher, sandbox.number, disk_fd)
-                stack.pop_all()
+                await self._flatten_all(sandbox)
+            disk_fd = await self._sealed_disk(sandbox)
         except BaseException:
             sandbox.end_move()
             raise
-        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory())
+        directory, sandbox.directory = sandbox.directory, None
+        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory(), directory)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
+
+    async def _sealed_disk(self, sandbox: Sandbox) -> int:
+        """Return what a sandbox wrote, which nobody can change any more; the caller owns it."""
+        if sandbox.directory is not None:
+            return sandbox.directory.open()  # nobody is left who could write there
+        disk_fd = await sandbox.open_disk()
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, disk_fd)
+            await seal_disk(self._launcher, sandbox.number, disk_fd)
+            stack.pop_all()
+        return disk_fd
+
+    async def _flatten_all(self, sandbox: Sandbox) -> None:
+        if not all(layer.in_memory for layer in sandbox.layers):
+            raise UsageError("too many snapshots on disk lie upon each other; save the last one, and open that")
+        await self._copies.flatten(sandbox.layers)
 
     async def _flatten(self, layers: Layers) -> None:
         with contextlib.suppress(SandboxError):  # who needs it gets the error himself
@@ -178,17 +190,17 @@ class Branches:
         *,
         is_sealed: bool,
         after: trio.Event | None = None,
-    ) -> trio.Event:
-        """Begin to give a sandbox a new body upon these layers; return an event for the end of the old one."""
+    ) -> Change:
+        """Begin to give a sandbox a new body upon these layers."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
         options = replace(sandbox.options, layers=tuple(layer.hold() for layer in layers))
         if options.lifetime_s is not None:
             options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
-        change = _Change(old, is_sealed)
+        change = self.changes.begin(old, is_sealed)
         self._spawn(partial(self._enter, sandbox, options, change), after)
         self._spawn(partial(self._close_old, change))
-        return change.closed
+        return change
 
     def _spawn(self, task: Callable[[], Awaitable[None]], after: trio.Event | None = None) -> None:
         async def run() -> None:
@@ -205,9 +217,13 @@ class Branches:
         self._tasks += 1
         trio.lowlevel.spawn_system_task(run)
 
-    async def _close_old(self, change: _Change) -> None:
+    async def _close_old(self, change: Change) -> None:
         """Close the old body once the new one is there: both at once would be in each other's way."""
+        if not change.is_sealed:
+            with contextlib.suppress(CgroupError, HostError):  # then it is waited for
+                change.was_quiet = change.old.is_quiet()
         await change.started.wait()
+        await trio.lowlevel.checkpoint()  # whoever waits for the new body goes first
         with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
             if change.is_sealed:
                 self._slots.renew(change.old.slot)
@@ -215,7 +231,7 @@ class Branches:
             await self._close(change.old)
         change.closed.set()
 
-    async def _enter(self, sandbox: Sandbox, options: Options, change: _Change) -> None:
+    async def _enter(self, sandbox: Sandbox, options: Options, change: Change) -> None:
         """Start a new body and let the sandbox have it; one that cannot be had breaks the sandbox."""
         try:
             fresh = await self._start_patiently(options, change)
@@ -224,7 +240,8 @@ class Branches:
             if change.is_sealed:
                 sandbox.network.go_on(change.old.network)
             allow = change.old.network.allow if change.is_sealed else options.policy.allow
-            await sandbox.network.set_allow(allow)
+            if allow:
+                await sandbox.network.set_allow(allow)
         except SandboxError as error:
             broken = error if isinstance(error, BrokenError | ClosedError) else BrokenError(f"cannot go on: {error}")
             sandbox.break_(broken)
@@ -233,7 +250,7 @@ class Branches:
             await _release(options.layers)
             sandbox.end_move()
 
-    async def _start_patiently(self, options: Options, change: _Change) -> Sandbox:
+    async def _start_patiently(self, options: Options, change: Change) -> Sandbox:
         """Start in another slot, or where there is none, in the old one as soon as that is free."""
         try:
             return await self._start(options)

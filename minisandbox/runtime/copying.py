@@ -22,8 +22,9 @@ from minisandbox.runtime.snapshot import Flat, Layers, SealedLayer
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
 
-FLATTEN_AT = 8
-"""A chain of so many layers is long: a look-up of a name that is not there asks each of them."""
+FLATTEN_AT = 6
+"""A chain of so many layers is long. A look-up of a name that is not there asks each: upon four layers, which are the
+mean then, it takes twice as long as upon one, upon eight three times (docs/benchmarks.md)."""
 
 SMALL_BYTES = 1 << 20
 """A layer of this size is copied again whatever lies above it."""
@@ -94,7 +95,7 @@ def worth_flattening(layers: Layers) -> Layers:
     total, count = 0, 0
     for layer in layers:
         size = layer.memory_bytes
-        if size > 2 * total + SMALL_BYTES:
+        if not layer.in_memory or size > 2 * total + SMALL_BYTES:
             break
         total, count = total + size, count + 1
     return layers[:count] if count >= FLATTEN_AT // 2 else ()

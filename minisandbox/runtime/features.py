@@ -64,6 +64,12 @@ FEATURES = (
         "missing: overlays are made by path, which makes each start about 0.1 ms longer",
     ),
     Feature(
+        "snapshots in memory",
+        "6.15 (as root)",
+        lambda seen: _tmpfs_is_idmapped(seen) and _overlay_is_by_descriptor(seen),
+        "missing: snapshot, fork and restore are refused; stored snapshots can be opened",
+    ),
+    Feature(
         "memory peak",
         "6.12 (with control groups v2)",
         lambda seen: seen.usage.memory_peak_bytes is not None,

@@ -22,6 +22,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
 from minisandbox.runtime.background import background
 from minisandbox.runtime.degraded import check_degradations, find_layout
+from minisandbox.runtime.disk import DiskDirectories
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
@@ -53,10 +54,9 @@ async def open_supervisor(
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
 
-    `state_dir` holds layers and locks. Kinds of sandboxes that are opened often are started ahead, at most `max_parked`
-    at once. What a dead supervisor left there is removed first. With `self_test` a sandbox tries what none may do.
-    `engine` is for sandboxes that name none. `events` gets each event of a sandbox's life, with the words of commands
-    if `event_argv`. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
+    Kinds of sandboxes that are opened often are started ahead, at most `max_parked` at once. What a dead supervisor
+    left in `state_dir` is removed first. With `self_test` a sandbox tries what none may do. `events` gets each event of
+    a sandbox's life. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
     """
     host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
@@ -71,8 +71,9 @@ async def open_supervisor(
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
+        disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        supervisor = Supervisor(state, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
+        supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)
@@ -88,6 +89,7 @@ class _Host:
     layout: CgroupLayout
     outer: OuterNamespace | None
     degraded: frozenset[Degradation]
+    without_disk_limit: bool
 
 
 def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: int) -> _Host:
@@ -99,7 +101,8 @@ def _look(layout: CgroupLayout | None, degrade: Collection[str], max_sandboxes: 
         raise UsageError(f"max_sandboxes is {max_sandboxes}, it must be from 1 to {MAX_SLOTS}")
     agreed, outer = parse_degradations(degrade), find_outer()
     found = layout or find_layout(outer)
-    return _Host(found, outer, check_degradations(found, outer, agreed))
+    without_disk_limit = Degradation.DISK_LIMIT in agreed
+    return _Host(found, outer, check_degradations(found, outer, agreed), without_disk_limit)
 
 
 def _swept(state: StateDir, layout: CgroupLayout) -> StateDir:

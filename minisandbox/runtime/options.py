@@ -11,6 +11,7 @@ from minisandbox.errors import UsageError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
 from minisandbox.policy import Network, Policy
+from minisandbox.runtime.disk import Disk
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, check_engine
 from minisandbox.runtime.resolve import env_words
 from minisandbox.runtime.snapshot import Layers
@@ -39,6 +40,7 @@ class Options:
     terminal: bool
     trace: bool
     deterministic: bool = False
+    disk: Disk = Disk.MEMORY
     template: Template | None = None
     stored: StoredSnapshot | None = None
     """What the root file system was made of, if it was a snapshot."""
@@ -50,7 +52,8 @@ class Options:
     @property
     def parkable(self) -> bool:
         """Whether it makes no difference when the sandbox was started."""
-        return self.lifetime_s is None and not self.trace and not self.layers and not self.deterministic
+        special = self.trace or self.layers or self.deterministic or self.disk is not Disk.MEMORY
+        return self.lifetime_s is None and not special
 
     @property
     def kind(self) -> Hashable:

@@ -26,6 +26,7 @@ from minisandbox.runtime.body import DiskAnswer, Movable
 from minisandbox.runtime.branchable import Branchable
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.command import Command, CommandSpec, MakeRequest, OnData, open_streams, run_request
+from minisandbox.runtime.disk import DiskDirectory
 from minisandbox.runtime.interactive import Interactive
 from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.observer import Observer
@@ -57,6 +58,7 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
         self.observer = Observer()
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
+        self.directory: DiskDirectory | None = None
         self.ahead = False
         """Whether it was started ahead and belongs to nobody yet."""
         self.started = trio.Event()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
@@ -26,6 +26,9 @@ from minisandbox.images.snapshot_store import SnapshotStore
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import KeptMemory
 
+if TYPE_CHECKING:
+    from minisandbox.runtime.disk import DiskDirectory
+
 T = TypeVar("T")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -34,11 +37,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class SealedLayer:
     """One layer in memory. Whoever needs it calls `hold`, and `release` when he does not any more."""
 
-    __slots__ = ("_disk_fd", "_holders", "_memory", "fd", "flat")
+    __slots__ = ("_directory", "_disk_fd", "_holders", "_memory", "fd", "flat")
 
-    def __init__(self, disk_fd: int, memory: KeptMemory | None) -> None:
-        """Own a mount of the file system, and the memory group that it is charged to. It is held once."""
-        self._disk_fd = disk_fd
+    def __init__(self, disk_fd: int, memory: KeptMemory | None, directory: DiskDirectory | None = None) -> None:
+        """Own a mount of the file system, the memory group that it is charged to, and its directory if it is no tmpfs.
+
+        It is held once.
+        """
+        self._disk_fd, self._directory = disk_fd, directory
         self._memory = [] if memory is None else [memory]
         self._holders = 1
         self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
@@ -47,8 +53,13 @@ class SealedLayer:
         """What can stand for this one and some below it; held by this one."""
 
     @property
+    def in_memory(self) -> bool:
+        """Whether it lies in memory, and not in a directory of the state directory."""
+        return self._directory is None
+
+    @property
     def memory_bytes(self) -> int:
-        """What its files take."""
+        """What its files take, or what is cached of them."""
         return sum(memory.held_bytes() for memory in self._memory)
 
     def charge_to(self, memory: KeptMemory) -> bool:
@@ -75,6 +86,8 @@ class SealedLayer:
     def _free(self, fds: Iterable[int]) -> None:
         for fd in fds:
             os.close(fd)  # the kernel frees all pages here, 0.2 s for a GiB
+        if self._directory is not None:
+            self._directory.remove()
         for memory in self._memory:
             with contextlib.suppress(CgroupError):  # what stays goes with the tree of the instance
                 memory.remove()

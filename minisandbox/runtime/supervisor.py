@@ -19,7 +19,6 @@ from minisandbox.degradation import Degradation
 from minisandbox.errors import BusyError, ClosedError, DeadlineError, StartError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_manifest import StoredSnapshot
-from minisandbox.images.state import StateDir
 from minisandbox.kernel.channel import Channel
 from minisandbox.kernel.descriptors import open_socket_pair
 from minisandbox.kernel.launcher import STEP_DEADLINE_S, Launcher
@@ -28,6 +27,7 @@ from minisandbox.kernel.reactor import Reactor
 from minisandbox.policy import Network, Policy
 from minisandbox.runtime.branching import Branches
 from minisandbox.runtime.degraded import kill_inside
+from minisandbox.runtime.disk import Disk, DiskDirectories, find_disk
 from minisandbox.runtime.engines import Attempt
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.engines.native import StartSpec
@@ -54,7 +54,7 @@ class Supervisor(Inspected, Templated):
 
     def __init__(
         self,
-        state: StateDir,
+        disks: DiskDirectories,
         reactor: Reactor,
         launcher: Launcher,
         slots: SlotPool,
@@ -64,7 +64,7 @@ class Supervisor(Inspected, Templated):
         telemetry: Telemetry,
         degraded: Iterable[Degradation] = (),
     ) -> None:
-        self.state = state
+        self.state = disks.state
         self.telemetry = telemetry
         self.degraded = tuple(name for name in Degradation if name in set(degraded))
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
@@ -75,10 +75,10 @@ class Supervisor(Inspected, Templated):
         self._place = Place(launcher, slots)
         self.handles = handles
         self.templates = []
-        self._engines = engines
+        self._engines, self._disks = engines, disks
         self._uplink = Uplink()
         self._sandboxes: dict[int, Sandbox] = {}
-        self._lookup = Lookup(state)
+        self._lookup = Lookup(disks.state)
         self.branches = Branches(
             launcher, slots, self._sandboxes, self._open, self._start, self.close_sandbox, self._lookup.library
         )
@@ -101,10 +101,9 @@ class Supervisor(Inspected, Templated):
         terminal: bool = False,
         trace: bool = False,
         deterministic: bool = False,
+        disk: Disk | str = Disk.MEMORY,
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox for the block. `limits` overrides those of the policy, `binds` and `env` add to it.
-        Raises StartError, UsageError for what cannot be, BusyError when too many are open. Cancelled: nothing is left.
-        """
+        """Open a sandbox for the block. Raises StartError, UsageError, BusyError, HostError; cancelled: gone."""
         found_rootfs, stored, layers = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
         found = self._lookup.find_policy(policy)
         options = Options(
@@ -120,6 +119,7 @@ class Supervisor(Inspected, Templated):
             terminal=terminal,
             trace=trace,
             deterministic=deterministic,
+            disk=find_disk(disk),
             stored=stored,
             layers=layers,
         )
@@ -150,6 +150,7 @@ class Supervisor(Inspected, Templated):
 
     async def _hand_out(self, options: Options) -> Sandbox:
         check_options(options)
+        self._disks.check(options)
         parked = self.parking.take(options)
         sandbox = parked or await self._start(options)
         try:
@@ -171,7 +172,7 @@ class Supervisor(Inspected, Templated):
             try:
                 return await slots.acquire(limits)
             except BusyError:
-                if not await self.parking.give_up_one():
+                if not (await self.parking.give_up_one() or await self.branches.changes.freed_one()):
                     raise
 
     async def _start(self, options: Options) -> Sandbox:
@@ -220,14 +221,14 @@ class Supervisor(Inspected, Templated):
         sandbox.ahead, sandbox.place = options.ahead, place
         sandbox.filter_fds = self.handles.filter_fds(options.policy)
         sandbox.observer = self.telemetry.watch(sandbox.number)
-        sandbox.degraded = self.degraded
+        sandbox.degraded = (*self.degraded, *self._disks.check(options))
         slot.cgroup.kill_untracked = partial(kill_inside, channel)
         self._sandboxes[sandbox.number] = sandbox
         return sandbox
 
     async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
         layer_fds, shown = self.shown(options)
-        with self.handles.bind_fds(options.binds) as bind_fds:
+        with self.handles.bind_fds(options.binds) as bind_fds, self._disks.opened(sandbox, options) as disk_fd:
             spec = StartSpec(
                 number=sandbox.number,
                 slot=sandbox.slot.number,
@@ -235,6 +236,7 @@ class Supervisor(Inspected, Templated):
                 limits=options.limits,
                 hostname=options.hostname,
                 control_fd=control_fd,
+                disk_fd=disk_fd,
                 layer_fds=layer_fds,
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
@@ -287,3 +289,5 @@ class Supervisor(Inspected, Templated):
             sandbox.place.slots.release(sandbox.slot, sandbox.take_leaves(), sandbox.layers)
             for layer in sandbox.layers:
                 await layer.release()
+            if sandbox.directory is not None:
+                await sandbox.directory.aclose()

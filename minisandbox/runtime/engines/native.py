@@ -34,6 +34,8 @@ class StartSpec:
     hostname: str
     control_fd: int
     """The end of its control socket that the init gets."""
+    disk_fd: int
+    """A directory for all that it writes, -1 for a tmpfs."""
     layer_fds: Sequence[int]
     """Directories of the layers, top first."""
     binds: Sequence[tuple[Bind, int]]
@@ -72,6 +74,8 @@ def start_request(spec: StartSpec) -> Request:
     """Return the request that makes the launcher start a sandbox; READY or a failure comes on its control socket."""
     request = Request("start").option("id", spec.number).option("slot", spec.slot)
     request.descriptor("control", spec.control_fd).option("hostname", spec.hostname)
+    if spec.disk_fd >= 0:
+        request.descriptor("disk", spec.disk_fd)
     for fd in spec.layer_fds:
         request.descriptor("layer", fd)
     for bind, fd in spec.binds:
@@ -82,9 +86,9 @@ def start_request(spec: StartSpec) -> Request:
         request.fds.append(fd)
     for fd in spec.filter_fds:
         request.descriptor("filter", fd)
-    if spec.limits.disk_bytes is not None:
+    if spec.limits.disk_bytes is not None and spec.disk_fd < 0:
         request.option("disk-bytes", spec.limits.disk_bytes)
-    if spec.limits.disk_inodes is not None:
+    if spec.limits.disk_inodes is not None and spec.disk_fd < 0:
         request.option("disk-inodes", spec.limits.disk_inodes)
     if spec.lifetime_s is not None:
         request.option("lifetime-ms", math.ceil(spec.lifetime_s * 1000))

@@ -1,0 +1,145 @@
+"""What comes of a measurement of snapshots, forks, restores and templates: values, goals and tables. It only prints."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.samples import Machine
+
+EMPTY = "empty_start"
+"""The subject that restores and forks are compared with."""
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """Every time that was measured of one subject."""
+
+    label: str
+    seconds: list[float]
+
+    def quantile(self, fraction: float) -> float:
+        """Return the time that this fraction kept within, in seconds."""
+        return sorted(self.seconds)[math.ceil(fraction * len(self.seconds)) - 1]
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Every time that was measured of one thing, by how much there was of another."""
+
+    label: str
+    seconds: dict[int, list[float]]
+
+    def medians(self) -> dict[int, float]:
+        """Return the median at each place, in order."""
+        return {at: statistics.median(self.seconds[at]) for at in sorted(self.seconds)}
+
+
+class StateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole measurement. `skipped` says why a subject is missing."""
+
+    format: int = 1
+    machine: Machine
+    held_bytes: int
+    """What the sandboxes hold that are forked and restored."""
+    subjects: dict[str, Timed]
+    by_size: dict[str, Curve]
+    by_depth: dict[str, Curve]
+    by_layers: dict[str, Curve]
+    by_siblings: dict[str, Curve]
+    by_forks: dict[str, Curve]
+    skipped: dict[str, str]
+
+    def ratio(self, key: str, base: str) -> float:
+        """Return a median as a multiple of another."""
+        return self.subjects[key].quantile(0.5) / self.subjects[base].quantile(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class StateGoal:
+    """A multiple that must be at most or at least a bound."""
+
+    text: str
+    key: str
+    base: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def line(self, report: StateReport) -> str:
+        """Say whether it is reached, with the figures."""
+        wanted = f"at most {self.at_most:g} x" if self.at_most is not None else f"at least {self.at_least:g} x"
+        try:
+            figure = report.ratio(self.key, self.base)
+        except KeyError as missing:
+            return f"[yellow]not measured[/]           {self.text}: {wanted}; {missing.args[0]} is missing"
+        too_high = self.at_most is not None and figure > self.at_most
+        too_low = self.at_least is not None and figure < self.at_least
+        verdict = "[red]not reached[/]" if too_high or too_low else "[green]reached[/]    "
+        return f"{verdict} [bold]{figure:7.2f} x[/]  {self.text}: {wanted}"
+
+
+STATE_GOALS = (
+    StateGoal("p50, fork of a sandbox that holds state / empty start", "fork", EMPTY, at_most=1.5),
+    StateGoal("p50, restore in place / empty start", "restore", EMPTY, at_most=1.0),
+    StateGoal("p50, numpy, cold / warm", "cold_numpy", "warm_numpy", at_least=20),
+    StateGoal("p50, print(1), cold / warm", "cold_print", "warm_print", at_least=4),
+)
+
+
+def print_state(console: Console, report: StateReport) -> None:
+    """Print everything that was measured, and what it means for the goals."""
+    console.print(f"[dim]{report.machine}[/]")
+    if report.machine.load_1min > 0.5:
+        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
+    console.print(subjects_table(report))
+    for title, curves, at in curve_sets(report):
+        if curves:
+            console.print(curve_table(title, curves, at))
+    for key, reason in report.skipped.items():
+        console.print(f"[yellow]skipped[/]       {key}: {reason}")
+    for goal in STATE_GOALS:
+        console.print(goal.line(report))
+
+
+def curve_sets(report: StateReport) -> tuple[tuple[str, dict[str, Curve], Callable[[int], str]], ...]:
+    """Return what the curves are drawn over, and how a place on them is called."""
+    return (
+        ("by what the sandbox holds, median in milliseconds", report.by_size, size_text),
+        ("by snapshots upon each other, median in milliseconds", report.by_depth, str),
+        ("by layers that were not made fewer, median in milliseconds of 1,000 calls", report.by_layers, str),
+        ("by siblings at once, median in milliseconds", report.by_siblings, "{:,}".format),
+        ("by forks of one template at once, median in milliseconds", report.by_forks, str),
+    )
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as a person says it."""
+    return f"{count >> 30} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"
+
+
+def subjects_table(report: StateReport) -> Table:
+    """Times of one after the other."""
+    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("p50", "p90", "p99", "x empty", "n"):
+        table.add_column(heading, justify="right")
+    for key, timed in report.subjects.items():
+        quantiles = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
+        table.add_row(timed.label, *quantiles, f"{report.ratio(key, EMPTY):.2f} x", str(len(timed.seconds)))
+    return table
+
+
+def curve_table(title: str, curves: dict[str, Curve], at: Callable[[int], str]) -> Table:
+    """One row for each curve."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for place in sorted(next(iter(curves.values())).seconds):
+        table.add_column(at(place), justify="right")
+    for curve in curves.values():
+        table.add_row(curve.label, *(f"{seconds * 1e3:,.2f}" for seconds in curve.medians().values()))
+    return table
