@@ -69,7 +69,8 @@ COMPARISONS = {
     "assertions": "case.assertEqual(got, expected)",
     "reference": "assert got == args[0] + args[0]",
 }
-LIMITS = Limits(wall_time_s=4.0, memory_bytes=192 << 20, processes=48, stdout_bytes=1 << 20, stderr_bytes=1 << 20)
+MEMORY = Limits(memory_bytes=192 << 20)
+LIMITS = Limits(wall_time_s=4.0, processes=48, stdout_bytes=1 << 20, stderr_bytes=1 << 20)
 
 
 class Hack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Integrity
 from minisandbox.judge.store import Store
 from minisandbox.judge.verdict import PenaltyPolicy, Suspicion, Verdict
-from tests.judge.hack_tasks import TASKS, Hack, prepare, wins
+from tests.judge.hack_tasks import MEMORY, TASKS, Hack, prepare, wins
 from tests.judge.submissions import BUDGET, DEADLINE_S
 
 FOLDER = Path(__file__).parents[1] / "hacks"
@@ -78,7 +78,7 @@ async def test_each_hack_is_real(name: str, supervisor: minisandbox.Supervisor, 
     """A judge that makes the mistake it lives on rewards it."""
     hack = HACKS[name]
     with trio.fail_after(DEADLINE_S):
-        async with supervisor.open_sandbox(rootfs=environment_of(hack, with_pytest)) as sandbox:
+        async with supervisor.open_sandbox(rootfs=environment_of(hack, with_pytest), limits=MEMORY) as sandbox:
             won = await wins(hack, sandbox)
 
     assert won
