@@ -88,6 +88,18 @@ class StdioWork(msgspec.Struct, frozen=True, kw_only=True, tag="stdio"):
     checker: Checker | External | Interactive = Tokens()
 
 
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the task's own, which is laid down in a cell."""
+
+    path: str
+    content: bytes
+    executable: bool = False
+
+    def __post_init__(self) -> None:
+        if any(name in ("", ".", "..") for name in self.path.split("/")):
+            raise UsageError(f"a file of a task has the path {self.path!r}, which is not relative and of plain names")
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A call of a function, and what it must return or raise."""
 
@@ -118,7 +130,60 @@ class FunctionWork(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
     """How far apart floats may be, absolutely or relatively; None is not at all."""
 
 
-Work = StdioWork | FunctionWork
+INFRA = (
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
+    *("pyproject.toml", ".coveragerc", "noxfile.py", "Makefile", "pytest.py", "_pytest", "*.dist-info", "*.egg-info"),
+)
+"""Files that have to do with how tests are run, by name; a pass should not depend on a submission's."""
+
+
+class SuiteWork(msgspec.Struct, frozen=True, kw_only=True, tag="pytest"):
+    """A repository, and tests of it that pytest runs beside it, in one interpreter."""
+
+    fail_to_pass: tuple[str, ...]
+    """Ids of tests that fail before, relative to the root, as `tests/test_a.py::TestB::test_c[1]`."""
+    pass_to_pass: tuple[str, ...] = ()
+    """Ids of tests that pass before, and must still."""
+    test_roots: tuple[str, ...] = ("tests",)
+    """Directories or files that are the task's: whatever a submission has there is replaced by `files`, whole."""
+    files: tuple[TaskFile, ...]
+    """All that is below the test roots, relative to the root."""
+    base: tuple[TaskFile, ...] = ()
+    """The repository before, where the submission does not declare its own; on top of what the rootfs has."""
+    root: str = INNER_ROOT
+    """Where the repository lies in a cell."""
+    paths: tuple[str, ...] = (".",)
+    """Directories below the root that modules are imported from, after the interpreter's own."""
+    python: str = "python3"
+    """The interpreter of the environment; it has pytest."""
+    conftest: bool = False
+    """Whether conftest.py files are read: the task's own, never the submission's."""
+    plugins: tuple[str, ...] = ()
+    """Modules of pytest plugins of the environment that the tests need. No other is loaded."""
+    infra: tuple[str, ...] = INFRA
+
+
+class ScriptWork(msgspec.Struct, frozen=True, kw_only=True, tag="script"):
+    """A script of the task's own that looks at the artifacts and writes a reward."""
+
+    files: tuple[TaskFile, ...]
+    """What lies in /tests, the script among them."""
+    command: tuple[str, ...] = ("/bin/bash", "/tests/test.sh")
+    rewards: tuple[str, ...] = ("reward",)
+    """What reward.json must have, each a test; reward.txt has one number, and fits where there is one name."""
+    pass_at: float = 1.0
+    """What a reward must be at least to pass."""
+    root: str = INNER_ROOT
+    """Where the artifacts lie in the cell, and where the script is run."""
+    user: str = "root"
+    """Who runs the script, in a sandbox of its own where root may do little."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.pass_at <= 1.0:
+            raise UsageError("pass_at is above 0 and at most 1")
+
+
+Work = StdioWork | FunctionWork | SuiteWork | ScriptWork
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +211,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 __all__ = [
+    "INFRA",
     "INNER_ROOT",
     "Assignment",
     "Call",
@@ -157,7 +223,10 @@ __all__ = [
     "FunctionWork",
     "Interactive",
     "Program",
+    "ScriptWork",
     "StdioWork",
+    "SuiteWork",
+    "TaskFile",
     "TestCase",
     "Tokens",
     "Work",

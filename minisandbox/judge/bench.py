@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from minisandbox.images.rootfs import Rootfs
-from minisandbox.judge.assignment import INNER_ROOT, Assignment
+from minisandbox.judge.assignment import INNER_ROOT, Assignment, TaskFile
 from minisandbox.judge.evidence import printable
 from minisandbox.judge.idle import IdleGuard
-from minisandbox.judge.layout import ManifestArchive
+from minisandbox.judge.layout import ManifestArchive, TaskArchive
 from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome
 from minisandbox.judge.store import Store
 from minisandbox.policy import Policy, load_policy
@@ -74,6 +75,20 @@ class Bench:
             if manifest is not None:
                 await sandbox.put_tree(ManifestArchive(manifest, self.store), INNER_ROOT)
             yield sandbox
+
+    async def lay_down(self, sandbox: Sandbox, files: Iterable[TaskFile], place: str) -> None:
+        """Put files of the task into a directory of a cell; they replace what is there."""
+        await sandbox.put_tree(TaskArchive(files), place)
+
+    async def lay_submission(self, sandbox: Sandbox, manifest: Manifest, root: str, own: Sequence[str] = ()) -> None:
+        """Put a submission where it belongs in a cell.
+
+        What the rootfs has at its declared paths, or at `own` ones of the task below the root, is removed before.
+        """
+        if root != INNER_ROOT:  # which no rootfs has
+            gone = [os.path.normpath(os.path.join(root, path)) for path in (*self.assignment.declared.paths, *own)]
+            await sandbox.run(["rm", "-rf", "--", *gone], user="root")
+        await sandbox.put_tree(ManifestArchive(manifest, self.store), root)
 
     def usage(self, name: str, result: Result, *notes: str) -> CellUsage:
         """Return what was measured of the command that a cell is about."""

@@ -56,12 +56,15 @@ def decide(judgement: Judgement, records: Sequence[CellRecord]) -> Decision:
     suspicious = suspicion_of(found)
     verdict = _verdict(judgement, finding, suspicious)
     passed = sum(outcome is Outcome.AC for outcome in finding.outcomes.values())
+    earned = passed + sum(
+        worth for name, worth in _worths(records).items() if finding.outcomes.get(name) is Outcome.PARTIAL
+    )
     total = len(judgement.plan.expected)
     claim = Cap(reason=OVER_CLAIM, level=judgement.claimed)
     integrity, reasons = integrity_of(judgement.ceiling, (*judgement.caps, claim))
     return Decision(
         verdict=verdict,
-        score=_score(verdict, passed, total, judgement.scoring),
+        score=_score(verdict, earned, total, judgement.scoring),
         passed=passed,
         failed=total - passed,
         total=total,
@@ -154,8 +157,14 @@ def _of_cell(cell: Cell, record: CellRecord, found: list[Evidence]) -> dict[str,
     for name in cell.tests:
         outcome = _worst(reported.get(name, ()))
         is_whole = record.ended and not strangers and len(reported.get(name, ())) == 1
-        outcomes[name] = outcome if is_whole or outcome is not Outcome.AC else Outcome.RTE
+        outcomes[name] = outcome if is_whole or outcome not in (Outcome.AC, Outcome.PARTIAL) else Outcome.RTE
     return outcomes
+
+
+def _worths(records: Sequence[CellRecord]) -> dict[str, float]:
+    """Return what tests are worth that are partly right; nothing outside of 0 and 1 is."""
+    tests = sorted(test for record in records for test in record.tests if test.outcome is Outcome.PARTIAL)
+    return {test.id: test.worth for test in tests if test.worth is not None and 0.0 < test.worth < 1.0}
 
 
 def _worst(tests: Sequence[TestRecord]) -> Outcome:
@@ -185,14 +194,14 @@ def _verdict(judgement: Judgement, finding: Finding, suspicious: Suspicion) -> O
         return Outcome.IE
     if suspicious is Suspicion.PROVEN:
         return Outcome.TAMPER
-    if judgement.scoring is Scoring.FRACTION and Outcome.AC in outcomes and len(outcomes) > 1:
+    if judgement.scoring is Scoring.FRACTION and outcomes != {Outcome.AC} and outcomes & {Outcome.AC, Outcome.PARTIAL}:
         return Outcome.PARTIAL
     return min(outcomes, key=lambda outcome: outcome.priority)
 
 
-def _score(verdict: Outcome, passed: int, total: int, scoring: Scoring) -> float | None:
+def _score(verdict: Outcome, earned: float, total: int, scoring: Scoring) -> float | None:
     if verdict is Outcome.IE:
         return None
     if verdict is Outcome.AC:
         return 1.0
-    return passed / total if verdict is Outcome.PARTIAL and scoring is Scoring.FRACTION else 0.0
+    return earned / total if verdict is Outcome.PARTIAL and scoring is Scoring.FRACTION else 0.0

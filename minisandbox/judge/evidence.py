@@ -48,6 +48,7 @@ class Code(enum.Enum):
     E22_NOT_DETERMINISTIC = 22, Severity.INFO, False
     E23_OVER_BOUNDS = 23, Severity.STRONG, False
     E24_MISSING_ARTIFACT = 24, Severity.INFO, False
+    E25_BAD_REWARD = 25, Severity.WEAK, False
 
     def __init__(self, number: int, severity: Severity, causal: bool) -> None:
         self.number, self.severity, self.causal = number, severity, causal

@@ -1,6 +1,6 @@
 """What a kind of task is to the judge: how it is planned, and how one of its cells is run.
 
-A kind is a module in `minisandbox.judge.kinds` with these three names, and a struct in `assignment`. It opens sandboxes
+A kind is a module in `minisandbox.judge.kinds` with these four names, and a struct in `assignment`. It opens sandboxes
 through its `Bench` alone, and says what it saw in a `CellRecord`; what that is worth is decided elsewhere.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, Work
+from minisandbox.judge.assignment import Assignment, FunctionWork, ScriptWork, StdioWork, SuiteWork, Work
 from minisandbox.judge.bench import Bench
-from minisandbox.judge.kinds import function, stdio
+from minisandbox.judge.integrity import Cap
+from minisandbox.judge.kinds import function, script, stdio, suite
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Plan
 
 
@@ -24,12 +25,21 @@ class Kind(Protocol):
         """Return the cells of a judgement. Pure: the same for the same arguments. Raises UsageError without tests."""
         ...
 
+    def caps(self, assignment: Assignment) -> tuple[Cap, ...]:
+        """Return what lowers the integrity of every verdict on this task. Pure."""
+        ...
+
     async def run_cell(self, cell: Cell, bench: Bench) -> CellRecord:
         """Run one cell in sandboxes of its own. Raises SandboxError when we failed; it is then tried again."""
         ...
 
 
-KINDS: dict[type[Work], Kind] = {StdioWork: stdio, FunctionWork: function}
+KINDS: dict[type[Work], Kind] = {
+    StdioWork: stdio,
+    FunctionWork: function,
+    SuiteWork: suite,
+    ScriptWork: script,
+}
 
 
 def kind_of(assignment: Assignment) -> Kind:

@@ -1,22 +1,23 @@
-"""A manifest as an archive that is laid down in a cell. The archive is made here, of names that were checked."""
+"""Files as an archive that is laid down in a cell, of a manifest or a task. It is made here, of checked names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from minisandbox.judge.assignment import TaskFile
 from minisandbox.judge.evidence import Code, evidence
 from minisandbox.judge.spec import Artifact, Budget, Manifest
 from minisandbox.judge.store import Store
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
 
 
-class ManifestArchive:
-    """Reads as a tar archive of a manifest's files. Every one belongs to root and can be read by all."""
+class TreeArchive:
+    """Reads as a tar archive of entries with their content."""
 
-    def __init__(self, manifest: Manifest, store: Store) -> None:
-        self._chunks = self._pack(manifest, store)
+    def __init__(self, files: Iterable[tuple[Entry, bytes]]) -> None:
+        self._chunks = self._pack(files)
         self._rest = b""
 
     def read(self, size: int, /) -> bytes:
@@ -27,14 +28,33 @@ class ManifestArchive:
         return taken
 
     @staticmethod
-    def _pack(manifest: Manifest, store: Store) -> Iterator[bytes]:
-        for file in manifest.files:
-            content = b"" if file.link else store.get(file.sha256)
-            yield encode_entry(_entry(file))
+    def _pack(files: Iterable[tuple[Entry, bytes]]) -> Iterator[bytes]:
+        for entry, content in files:
+            yield encode_entry(entry)
             for at in range(0, len(content), _CHUNK_BYTES):
                 yield content[at : at + _CHUNK_BYTES]
             yield padding(len(content))
         yield END
+
+
+class ManifestArchive(TreeArchive):
+    """Reads as a tar archive of a manifest's files. Every one belongs to root and can be read by all."""
+
+    def __init__(self, manifest: Manifest, store: Store) -> None:
+        super().__init__((_entry(file), b"" if file.link else store.get(file.sha256)) for file in manifest.files)
+
+
+class TaskArchive(TreeArchive):
+    """Reads as a tar archive of files of the task's own, in the same way."""
+
+    def __init__(self, files: Iterable[TaskFile]) -> None:
+        super().__init__(
+            (
+                Entry(Kind.FILE, file.path, mode=0o755 if file.executable else 0o644, size=len(file.content)),
+                file.content,
+            )
+            for file in files
+        )
 
 
 def _entry(file: Artifact) -> Entry:

@@ -10,6 +10,8 @@ import msgspec
 from minisandbox.document import Document, read_document
 from minisandbox.errors import TaskError
 from minisandbox.judge.assignment import (
+    INFRA,
+    INNER_ROOT,
     Assignment,
     Call,
     Declared,
@@ -18,7 +20,10 @@ from minisandbox.judge.assignment import (
     FunctionWork,
     Interactive,
     Program,
+    ScriptWork,
     StdioWork,
+    SuiteWork,
+    TaskFile,
     TestCase,
     Work,
 )
@@ -61,11 +66,36 @@ class _Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     calls: list[_Call]
 
 
+class _Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    files: str = "files"
+    base: str | None = None
+    test_roots: tuple[str, ...] = ("tests",)
+    root: str = INNER_ROOT
+    paths: tuple[str, ...] = (".",)
+    python: str = "python3"
+    conftest: bool = False
+    plugins: tuple[str, ...] = ()
+    infra: tuple[str, ...] = INFRA
+
+
+class _Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    files: str = "tests"
+    command: tuple[str, ...] = ("/bin/bash", "/tests/test.sh")
+    rewards: tuple[str, ...] = ("reward",)
+    pass_at: float = 1.0
+    root: str = INNER_ROOT
+    user: str = "root"
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: int
     name: str
     stdio: _Stdio | None = None
     function: _Function | None = None
+    pytest: _Suite | None = None
+    script: _Script | None = None
     artifacts: Declared = Declared()
     environment: Environment = Environment()
     budget: Budget = Budget()
@@ -81,17 +111,9 @@ def load_task(directory: Path) -> Assignment:
         file = document.convert(_File)
     if file.format != 1:
         raise document.error(("format",), f"format {file.format} is not known; this is format 1")
-    if (file.stdio is None) == (file.function is None):
-        raise TaskError("a task has exactly one of [stdio] and [function]", document.path)
-    work: Work
-    if file.stdio is not None:
-        work = _stdio(file.stdio, directory, document)
-    else:
-        assert file.function is not None
-        work = _function(file.function, document)
     return Assignment(
         name=file.name,
-        work=work,
+        work=_work(file, directory, document),
         declared=file.artifacts,
         environment=file.environment,
         budget=file.budget,
@@ -99,6 +121,50 @@ def load_task(directory: Path) -> Assignment:
         integrity=file.integrity,
         certificate=file.certificate,
     )
+
+
+def _work(file: _File, directory: Path, document: Document) -> Work:
+    tables = {"stdio": file.stdio, "function": file.function, "pytest": file.pytest, "script": file.script}
+    given = [table for table in tables.values() if table is not None]
+    if len(given) != 1:
+        raise TaskError(f"a task has exactly one of {', '.join(f'[{name}]' for name in tables)}", document.path)
+    table = given[0]
+    if isinstance(table, _Stdio):
+        return _stdio(table, directory, document)
+    if isinstance(table, _Function):
+        return _function(table, document)
+    with document.at("pytest" if isinstance(table, _Suite) else "script"):
+        return _suite(table, directory, document) if isinstance(table, _Suite) else _script(table, directory, document)
+
+
+def _suite(table: _Suite, directory: Path, document: Document) -> SuiteWork:
+    fields = msgspec.structs.asdict(table)
+    base = () if table.base is None else read_tree(directory / table.base)
+    if not table.fail_to_pass and not table.pass_to_pass:
+        raise document.error(("pytest",), "there is no test: neither fail_to_pass nor pass_to_pass has one")
+    return SuiteWork(**{**fields, "files": read_tree(directory / table.files), "base": base})
+
+
+def _script(table: _Script, directory: Path, document: Document) -> ScriptWork:
+    if not table.rewards or len(set(table.rewards)) != len(table.rewards):
+        raise document.error(("script", "rewards"), "there is no test: rewards needs names, each once")
+    return ScriptWork(**{**msgspec.structs.asdict(table), "files": read_tree(directory / table.files)})
+
+
+def read_tree(top: Path) -> tuple[TaskFile, ...]:
+    """Return the files below a directory, sorted. Raises TaskError where it holds anything but files."""
+    if not top.is_dir():
+        raise TaskError("there is no such directory", top)
+    found = []
+    for path in sorted(top.rglob("*")):
+        if "__pycache__" in path.parts:
+            continue
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise TaskError("neither a file nor a directory", path)
+        if path.is_file():
+            executable = bool(path.stat().st_mode & 0o111)
+            found.append(TaskFile(path=str(path.relative_to(top)), content=_read(path), executable=executable))
+    return tuple(found)
 
 
 def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:

@@ -118,7 +118,7 @@ class Judge:
         kind: Kind,
         ledger: Ledger,
     ) -> Verdict:
-        caps = self.caps if assignment.certificate else (*self.caps, UNCERTIFIED)
+        caps = (*self.caps, *kind.caps(assignment), *(() if assignment.certificate else (UNCERTIFIED,)))
         judgement = Judgement(
             plan=plan,
             manifest=manifest,

@@ -197,6 +197,8 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     id: str
     outcome: Outcome
+    worth: float | None = None
+    """How much of it is right, above 0 and below 1, where the outcome is PARTIAL."""
 
 
 class CellUsage(msgspec.Struct, frozen=True, kw_only=True):

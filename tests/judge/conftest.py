@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import minisandbox
+from minisandbox.images.state import StateDir
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store
+from tests.judge.environments import make_environment
 
 
 @pytest.fixture
@@ -21,3 +23,9 @@ def store(tmp_path: Path) -> Store:
 def judge(supervisor: minisandbox.Supervisor, store: Store) -> Judge:
     """A judge of this test alone."""
     return Judge(supervisor=supervisor, store=store)
+
+
+@pytest.fixture(scope="session")
+def with_pytest(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a rootfs that has pytest."""
+    return make_environment(StateDir.open(state_dir), tmp_path_factory.mktemp("environment"))

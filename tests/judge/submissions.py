@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from minisandbox.judge.assignment import Assignment, Work
+from minisandbox.judge.assignment import Assignment, Environment, Work
 from minisandbox.judge.ingest import ingest
 from minisandbox.judge.pipeline import Judge, Judged
 from minisandbox.judge.seal import feed_directory
@@ -35,14 +35,18 @@ async def take_in(judge: Judge, folder: Path, assignment: Assignment) -> Manifes
         return await ingest(judge.supervisor, judge.store, declared, feed_directory(folder, declared))
 
 
-async def judged(judge: Judge, folder: Path, files: Mapping[str, str | bytes], work: Work) -> Judged:
+async def judged(
+    judge: Judge, folder: Path, files: Mapping[str, str | bytes], work: Work, *, rootfs: str = "host"
+) -> Judged:
     """Judge a submission of these files."""
-    assignment = Assignment(name="test", work=work, budget=BUDGET)
+    assignment = Assignment(name="test", work=work, budget=BUDGET, environment=Environment(rootfs=rootfs))
     manifest = await take_in(judge, write_files(folder, files), assignment)
     with trio.fail_after(DEADLINE_S):
         return await judge.judge(assignment, manifest)
 
 
-async def decision(judge: Judge, folder: Path, files: Mapping[str, str | bytes], work: Work) -> Decision:
+async def decision(
+    judge: Judge, folder: Path, files: Mapping[str, str | bytes], work: Work, *, rootfs: str = "host"
+) -> Decision:
     """Judge a submission of these files, and return the decision."""
-    return (await judged(judge, folder, files, work)).verdict.decision
+    return (await judged(judge, folder, files, work, rootfs=rootfs)).verdict.decision

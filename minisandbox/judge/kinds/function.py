@@ -16,8 +16,10 @@ from minisandbox.judge import frames
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, Call, FunctionWork
 from minisandbox.judge.bench import Bench, outcome_of
 from minisandbox.judge.evidence import Code, Evidence, evidence, printable
-from minisandbox.judge.frames import FRAME_MAX_BYTES, FrameError, Value, decode, frame, frame_size
+from minisandbox.judge.frames import FRAME_MAX_BYTES, FrameError, Value, decode, frame
 from minisandbox.judge.idle import guarding
+from minisandbox.judge.inbox import Inbox
+from minisandbox.judge.integrity import Cap
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.runtime.process import Process
 from minisandbox.spec import Result
@@ -27,12 +29,16 @@ CEILING = Integrity.L4
 MAIN_CELL = "calls"
 SHIM = "/shim.py"
 _SOURCES = {"frames.py": Path(frames.__file__), "shim.py": Path(__file__).parents[1] / "shim.py"}
-_CHUNK_BYTES = 1 << 16
 
 
 def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
     """Return one cell for all calls."""
     return Plan(cells=(Cell(name=MAIN_CELL, tests=tuple(call.id for call in _work(assignment).calls)),))
+
+
+def caps(assignment: Assignment) -> tuple[Cap, ...]:
+    """Return none: what is expected is in no cell."""
+    return ()
 
 
 async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
@@ -91,26 +97,15 @@ async def _serve(work: FunctionWork, process: Process, replies: dict[str, Reply]
 
 async def _call_all(work: FunctionWork, process: Process, replies: dict[str, Reply]) -> None:
     """Make the calls. Returns early when the process ends, or says what is no reply."""
-    buffer = bytearray()
-
-    async def exactly(size: int) -> bytes:
-        while len(buffer) < size:
-            chunk = await process.stdout.receive_some(_CHUNK_BYTES)
-            if not chunk:
-                raise EOFError
-            buffer.extend(chunk)
-        taken = bytes(buffer[:size])
-        del buffer[:size]
-        return taken
-
+    inbox = Inbox(process)
     for call in work.calls:
         request = frame((work.module, INNER_ROOT, call.function, decode(call.arguments)))
         try:
             await process.stdin.send_all(request)
-            reply = Reply(decode(await exactly(frame_size(await exactly(4)))))
+            reply = Reply(await inbox.next())
         except (EOFError, FrameError, trio.BrokenResourceError):
             return
-        if buffer:  # more than one reply for a call: it answers what it was not asked
+        if not inbox.is_empty:  # more than one reply for a call: it answers what it was not asked
             return
         replies[call.id] = reply
 

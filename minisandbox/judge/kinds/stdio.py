@@ -12,6 +12,7 @@ from minisandbox.judge.bench import Bench, outcome_of
 from minisandbox.judge.checkers import accepts
 from minisandbox.judge.external import check, interact
 from minisandbox.judge.idle import guarding
+from minisandbox.judge.integrity import Cap
 from minisandbox.judge.languages import BUILT, LANGUAGES, PROGRAM
 from minisandbox.judge.spec import Budget, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.runtime.sandbox import Sandbox
@@ -33,6 +34,11 @@ def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
     if LANGUAGES[work.language].build:
         cells.insert(0, Cell(name=BUILD_CELL, role=Role.BUILD, tests=(BUILD_CELL,)))
     return Plan(cells=tuple(cells))
+
+
+def caps(assignment: Assignment) -> tuple[Cap, ...]:
+    """Return none: what is expected is in no cell."""
+    return ()
 
 
 async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
