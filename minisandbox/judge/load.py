@@ -193,7 +193,9 @@ def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:
             raise TaskError(f"there is no {path.stem}.ans beside it, which its output is compared with", path)
         answer = answers.pop(path.stem, None)
         content = b"" if answer is None else _read(answer)
-        cases.append(TestCase(id=path.stem, input=_read(path), answer=content, files=_files(path.with_suffix(".files"))))
+        cases.append(
+            TestCase(id=path.stem, input=_read(path), answer=content, files=_files(path.with_suffix(".files")))
+        )
     if answers:
         raise TaskError("there is no input of that name beside it", min(answers.values()))
     return StdioWork(language=table.language, source=table.source, cases=tuple(cases), checker=checker)

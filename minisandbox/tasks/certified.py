@@ -8,10 +8,12 @@ import msgspec
 
 from minisandbox.document import read_content
 from minisandbox.errors import TaskError
-from minisandbox.images.state import StateDir
 from minisandbox.images.rootfs import build_rootfs
+from minisandbox.images.state import StateDir
 from minisandbox.judge.assignment import Assignment
 from minisandbox.tasks.certificate import FILE_NAME, Certificate
+from minisandbox.tasks.directory import FILE_NAME as TASK_FILE
+from minisandbox.tasks.directory import load_assignment, load_task_directory
 from minisandbox.tasks.task import Task
 
 
@@ -43,3 +45,11 @@ def certified(task: Task, certificate: Certificate | None, state: StateDir) -> t
     if objection is not None:
         return task.bare, objection
     return msgspec.structs.replace(task.assignment, certificate=certificate.digest), None
+
+
+def load_certified(directory: Path, state: StateDir) -> Assignment:
+    """Return what the task in a directory is judged by, with its certificate if that is valid."""
+    if not (directory / TASK_FILE).exists():
+        return load_assignment(directory)
+    assignment, _ = certified(load_task_directory(directory), read_certificate(directory), state)
+    return assignment

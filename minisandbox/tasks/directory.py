@@ -32,7 +32,17 @@ from minisandbox.tasks.task import Agent, File, Files, Task
 FILE_NAME = "task.toml"
 INSTRUCTION = "instruction.md"
 KNOWN = frozenset(
-    (FILE_NAME, INSTRUCTION, "certificate.json", "environment", "tests", "solution", "accepted", "rejected", "README.md")
+    (
+        FILE_NAME,
+        INSTRUCTION,
+        "certificate.json",
+        "environment",
+        "tests",
+        "solution",
+        "accepted",
+        "rejected",
+        "README.md",
+    )
 )
 """What a task's directory holds."""
 
@@ -136,7 +146,10 @@ def _refuse_contradictions(directory: Path, document: Document, table: TaskTable
             ("minisandbox",),
             "environment/Dockerfile is not built here: name a root file system in [minisandbox.environment]",
         )
-    timeouts = {("verifier", "timeout_sec"): table.verifier.timeout_sec, ("agent", "timeout_sec"): table.agent.timeout_sec}
+    timeouts = {
+        ("verifier", "timeout_sec"): table.verifier.timeout_sec,
+        ("agent", "timeout_sec"): table.agent.timeout_sec,
+    }
     for key, value in timeouts.items():
         if value is not None and not 0 < value < 1e6:
             raise document.error(key, f"{'.'.join(key)}: a time in seconds, above 0 and below 1e6")

@@ -63,7 +63,7 @@ def _of_python(text: str) -> Iterator[tuple[str, str]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return
-    docs = {id(docstring) for docstring in _docstrings(tree)}
+    docs = {id(docstring) for docstring in docstrings(tree)}
     before = ast.unparse(tree)
     for at, node in enumerate(ast.walk(tree)):
         if id(node) in docs:
@@ -76,10 +76,16 @@ def _of_python(text: str) -> Iterator[tuple[str, str]]:
                 yield f"line {getattr(node, 'lineno', 0)}: {what}", mutant + "\n"
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.AST]:
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the docstrings of a module, its classes and its functions."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             yield body[0].value
 
 
@@ -99,7 +105,7 @@ def _mutate(node: ast.AST) -> str | None:
         said = "and is or" if isinstance(node.op, ast.And) else "or is and"
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
         return said
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         said = f"{node.value} is {node.value + 1}"
         node.value = node.value + 1
         return said
@@ -144,7 +150,9 @@ def _renamed(tree: ast.Module) -> ast.Module:
     changed = copy.deepcopy(tree)
     for node in ast.walk(changed):
         if isinstance(node, ast.FunctionDef) and not any(
-            isinstance(inner, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.Global | ast.Nonlocal | ast.AsyncFunctionDef)
+            isinstance(
+                inner, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.Global | ast.Nonlocal | ast.AsyncFunctionDef
+            )
             for inner in ast.walk(node)
             if inner is not node
         ):

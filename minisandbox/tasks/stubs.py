@@ -40,7 +40,8 @@ _HACKS = {
     ),
     "patches the shim": (
         "    import sys\n    main = sys.modules['__main__']\n"
-        "    main._answer = lambda *a: ['returned', None]\n    main.frame = lambda value: b'\\0\\0\\0\\1T'\n    return None\n"
+        "    main._answer = lambda *a: ['returned', None]\n"
+        "    main.frame = lambda value: b'\\0\\0\\0\\1T'\n    return None\n"
     ),
 }
 _PROGRAMS: dict[str, dict[str, str]] = {
@@ -68,7 +69,9 @@ _PROGRAMS: dict[str, dict[str, str]] = {
         "is empty": "",
         "exits": "int main(void) { return 0; }\n",
         "is no program": "int main( {\n",
-        "repeats its input": "#include <stdio.h>\nint main(void) { int c; while ((c = getchar()) != EOF) putchar(c); }\n",
+        "repeats its input": (
+            "#include <stdio.h>\nint main(void) { int c; while ((c = getchar()) != EOF) putchar(c); }\n"
+        ),
     },
 }
 _PROGRAMS["cpp"] = _PROGRAMS["c"]

@@ -90,10 +90,16 @@ async def history_is_bare(case: Case) -> Report:
     for repository in found:
         prefix = ".git/" if repository == "." else f"{repository}/.git/"
         names = [path.removeprefix(prefix) for path in case.task.files if path.startswith(prefix)]
-        bad += [f"{prefix}{name}: a hook" for name in names if name.startswith("hooks/") and not name.endswith(".sample")]
+        bad += [
+            f"{prefix}{name}: a hook" for name in names if name.startswith("hooks/") and not name.endswith(".sample")
+        ]
         bad += [f"{prefix}{name}: objects from elsewhere" for name in names if name == "objects/info/alternates"]
         bad += [f"{prefix}{name}: a remote" for name in names if name.startswith("refs/remotes/")]
-        if b'[remote "' in case.task.files[f"{prefix}config"].content if f"{prefix}config" in case.task.files else False:
+        if (
+            b'[remote "' in case.task.files[f"{prefix}config"].content
+            if f"{prefix}config" in case.task.files
+            else False
+        ):
             bad.append(f"{prefix}config: a remote")
         bad += await _count_commits(case, repository)
     return report(bad)
@@ -114,7 +120,11 @@ async def tests_are_hidden(case: Case) -> Report:
     """T22: neither the directory of the task nor that of the judge can be read from inside, by root either."""
     places = [case.workshop.judge.store.path / "key", case.workshop.judge.store.path / "blobs"]
     if case.origin is not None:
-        places += [case.origin.resolve() / "tests", case.origin.resolve() / "solution", case.origin.resolve() / "task.toml"]
+        places += [
+            case.origin.resolve() / "tests",
+            case.origin.resolve() / "solution",
+            case.origin.resolve() / "task.toml",
+        ]
     bad = []
     async with case.workshop.open_environment() as sandbox:
         for place in places:

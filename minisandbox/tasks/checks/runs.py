@@ -46,7 +46,9 @@ def _every_time(verdicts: list[Verdict], wrong: list[bool], how: str) -> Report:
     right = len(verdicts) - sum(wrong)
     texts = Counter(outcome_text(verdict) for verdict, bad in zip(verdicts, wrong, strict=True) if bad)
     summary = f"{how} {right} times of {len(verdicts)}"
-    return report([summary, *(f"{number} x {text}" for text, number in texts.most_common())] if texts else [], [summary])
+    return report(
+        [summary, *(f"{number} x {text}" for text, number in texts.most_common())] if texts else [], [summary]
+    )
 
 
 async def tests_turn(case: Case) -> Report:
@@ -96,7 +98,9 @@ async def digests_stay(case: Case) -> Report:
     state, environment = case.workshop.judge.supervisor.state, case.task.assignment.environment
     rootfs = await trio.to_thread.run_sync(build_rootfs, state, environment.rootfs)
     seen = {verdict.decision.inputs.environment for verdict in (*case.gold_verdicts, *case.nothing_verdicts)}
-    bad = [] if seen <= {rootfs.digest} else [f"the root file system was {', '.join(sorted(seen))}, now {rootfs.digest}"]
+    bad = (
+        [] if seen <= {rootfs.digest} else [f"the root file system was {', '.join(sorted(seen))}, now {rootfs.digest}"]
+    )
     if environment.digest not in (None, rootfs.digest):
         bad.append(f"the root file system is {rootfs.digest}, not {environment.digest} as the task wants it")
     return report(bad, [f"root file system {rootfs.digest}", f"tests {case.task.assignment.tests_digest}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ from minisandbox.judge.kind import kind_of
 from minisandbox.judge.spec import Manifest
 from minisandbox.tasks.certificate import Status
 from minisandbox.tasks.checks.case import Case, Report, report
+from minisandbox.tasks.mutants import docstrings
 from minisandbox.tasks.task import Files
 
 _PROGRESS = re.compile(r"\b\d{1,3}%|[\x00-\x1f]|it/s|\.{3}$|^(?:PASSED|FAILED|ERROR)\b")
 _FETCHING = re.compile(
-    r"\b(?:apt|apt-get|dnf|yum|apk) +(?:-\S+ +)*(?:install|update)\b|\b(?:pip3?|uv|npm|cargo|gem|go) +(?:pip +)?(?:install|add|get)\b"
+    r"\b(?:apt|apt-get|dnf|yum|apk) +(?:-\S+ +)*(?:install|update)\b"
+    r"|\b(?:pip3?|uv|npm|cargo|gem|go) +(?:pip +)?(?:install|add|get)\b"
     r"|\b(?:curl|wget|git +clone|ssh|sudo|su +-)\b"
 )
 LEAST_TOKENS = 8
@@ -76,13 +79,29 @@ def _judged_files(case: Case) -> Iterator[tuple[str, bytes]]:
 
 
 def new_lines(files: Files, before: Files) -> Iterator[str]:
-    """Yield the lines of files that were not in them before, white space made single."""
+    """Yield the lines of files that were not in them before, white space made single.
+
+    Of Python neither docstrings nor what only names things: an instruction may well have these.
+    """
     for path, file in files.items():
         old = before[path].content.decode(errors="replace").splitlines() if path in before else []
         known = {" ".join(line.split()) for line in old}
-        for line in file.content.decode(errors="replace").splitlines():
+        text = file.content.decode(errors="replace")
+        for line in _code_lines(text) if path.endswith(".py") else text.splitlines():
             if (words := " ".join(line.split())) and words not in known:
                 yield words
+
+
+def _code_lines(text: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        yield from text.splitlines()
+        return
+    told = {number for node in docstrings(tree) for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    for number, line in enumerate(text.splitlines(), 1):
+        if number not in told and not line.lstrip().startswith(("def ", "class ", "import ", "from ", "#")):
+            yield line
 
 
 def _tokens(line: str) -> list[str]:

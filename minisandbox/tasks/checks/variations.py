@@ -99,7 +99,8 @@ async def tests_stand_alone(case: Case) -> Report:
     gold = await case.gold()
     tried = work.calls[:ALONE_TRIED]
     single = [
-        msgspec.structs.replace(case.task.assignment, work=msgspec.structs.replace(work, calls=(call,))) for call in tried
+        msgspec.structs.replace(case.task.assignment, work=msgspec.structs.replace(work, calls=(call,)))
+        for call in tried
     ]
     verdicts: list[Verdict] = await case.workshop.try_all([(gold, assignment) for assignment in single])
     together = {test.id: test.outcome for verdict in case.gold_verdicts[:1] for test in verdict.decision.tests}
@@ -109,5 +110,3 @@ async def tests_stand_alone(case: Case) -> Report:
         if call.id in together and alone.decision.tests[0].outcome is not together[call.id]
     ]
     return report(bad, [f"{len(tried)} of {len(work.calls)} tried"], otherwise=Status.WARNED)
-
-
