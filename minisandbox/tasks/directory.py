@@ -12,6 +12,7 @@ certificate.json   what `minisandbox task check` found
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import tomllib
@@ -23,10 +24,11 @@ import msgspec
 from minisandbox.document import Document, Key, read_document
 from minisandbox.errors import LocatedError, TaskError
 from minisandbox.judge.assignment import Assignment, FunctionWork
+from minisandbox.judge.kind import kind_of
 from minisandbox.judge.load import FILE_NAME as JUDGE_FILE
 from minisandbox.judge.load import assignment_of, load_task
 from minisandbox.tasks.calls import read_calls
-from minisandbox.tasks.tables import TaskTable
+from minisandbox.tasks.tables import OwnTable, TaskTable
 from minisandbox.tasks.task import Agent, File, Files, Task
 
 FILE_NAME = "task.toml"
@@ -46,6 +48,10 @@ KNOWN = frozenset(
 )
 """What a task's directory holds."""
 
+KIND_TABLES = frozenset({"stdio", "function", "pytest", "script", "state", "performance"})
+HARBOR: dict[str, object] = {"script": {}}
+"""How a task is judged that says nothing about it and has tests/test.sh."""
+
 MAX_INSTRUCTION_BYTES = 1 << 20
 MAX_FILES = 5000
 MAX_FILE_BYTES = 16 << 20
@@ -59,7 +65,8 @@ def load_task_directory(directory: Path) -> Task:
     if (directory / JUDGE_FILE).exists():
         raise TaskError(f"contradicts {JUDGE_FILE} beside it; keep one", directory / FILE_NAME)
     document = read_document(directory / FILE_NAME, TaskError)
-    table = document.convert(TaskTable)
+    with document.at("minisandbox"):  # its limits are checked where they are made
+        table = document.convert(TaskTable)
     _refuse_contradictions(directory, document, table)
     name = table.task.get("name") or table.minisandbox.name or directory.resolve().name
     if not isinstance(name, str) or not name.isprintable() or len(name) > 200:
@@ -101,10 +108,20 @@ class _Section(Document):
 def _assignment(name: str, table: TaskTable, directory: Path, document: Document) -> Assignment:
     own = msgspec.structs.replace(table.minisandbox, name=name)
     section = _Section(document.path, document.text, document.error_type, ("minisandbox",))
+    given = tomllib.loads(document.text).get("minisandbox", {})
+    kinds = sorted(given.keys() & KIND_TABLES)
+    if len(kinds) > 1:
+        raise document.error(("minisandbox", kinds[1]), f"a task is of one kind, not both {' and '.join(kinds)}")
+    if own.function is not None and not 0.0 <= (own.function.tolerance or 0.0) < math.inf:
+        raise section.error(("function", "tolerance"), "a tolerance is a number from 0")
+    if not kinds and (directory / "tests" / "test.sh").exists():
+        own = msgspec.structs.replace(own, script=msgspec.convert(HARBOR, OwnTable).script)
     if own.calls is None:
         made = assignment_of(own, directory, section)
     else:
         made = _with_calls(own.calls, table, directory, section)
+    if "integrity" not in given:
+        made = msgspec.structs.replace(made, integrity=kind_of(made).CEILING)
     variables = {**table.environment.env, **table.verifier.env, **made.environment.variables}
     return msgspec.structs.replace(
         made, name=name, environment=msgspec.structs.replace(made.environment, variables=variables)
@@ -113,6 +130,8 @@ def _assignment(name: str, table: TaskTable, directory: Path, document: Document
 
 def _with_calls(calls: str, table: TaskTable, directory: Path, section: _Section) -> Assignment:
     own = table.minisandbox
+    if own.format != 1:
+        raise section.error(("format",), f"format {own.format} is not known; this is format 1")
     if own.function is None or own.function.calls:
         raise section.error(("calls",), "a file of calls needs [minisandbox.function], and no calls in it")
     path = directory / calls
