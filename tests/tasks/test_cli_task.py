@@ -52,7 +52,7 @@ def test_a_certificate_lifts_the_cap_until_the_task_is_changed(state_dir: Path, 
         decision = json_of(run)["verdict"]["decision"]
         return decision["verdict"], decision["integrity"]
 
-    assert ("WA", "L1") == integrity()
+    assert ("RTE", "L1") == integrity()
     write(submission, solution_dot_py="def double(x):\n    return x + x\n")
     assert ("AC", "L1") == integrity()
     assert 0 == minisandbox(state_dir, "task", "check", "--runs", "2", folder).returncode
