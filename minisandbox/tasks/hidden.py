@@ -19,6 +19,8 @@ from minisandbox.tasks.workshop import Workshop
 HIDDEN = "hidden"
 WALL_S = 20.0
 LEFT_OUT = 0.2
+ATTEMPTS = 8
+"""How many orders of lines are tried."""
 
 
 def varied_files(files: dict[str, bytes], inputs: list[str], seed: str) -> dict[str, bytes]:
@@ -27,7 +29,7 @@ def varied_files(files: dict[str, bytes], inputs: list[str], seed: str) -> dict[
     varied = dict(files)
     for name in inputs:
         lines = files.get(name, b"").splitlines(keepends=True)
-        if len(lines) > 2 and b"\0" not in files[name]:
+        if len(lines) > 1 and b"\0" not in files[name]:
             kept = [line if line.endswith(b"\n") else line + b"\n" for line in lines if chance.random() > LEFT_OUT]
             chance.shuffle(kept)
             varied[name] = b"".join(kept)
@@ -40,11 +42,15 @@ async def with_hidden_test(workshop: Workshop) -> Task | str:
     work = task.assignment.work
     if not isinstance(work, StdioWork):
         return "only programs that print can have one"
-    files = varied_files(work.cases[0].files, list(task.metadata.get("inputs", [])), task.name)
-    if files == work.cases[0].files:
-        return "no input file has lines that could be in another order"
-    answer = await _answer(workshop, files)
-    if answer is None or not answer.strip() or answer == work.cases[0].answer:
+    for attempt in range(ATTEMPTS):
+        inputs = list(task.metadata.get("inputs", []))
+        files = varied_files(work.cases[0].files, inputs, f"{task.name}/{attempt}")
+        if files == work.cases[0].files:
+            return "no input file has lines that could be in another order"
+        answer = await _answer(workshop, files)
+        if answer is not None and answer.strip() and answer != work.cases[0].answer:
+            break
+    else:
         return "the solution prints nothing else for other files"
     test = TestCase(id=HIDDEN, input=b"", answer=answer, files=files)
     more = msgspec.structs.replace(work, cases=(*work.cases, test))

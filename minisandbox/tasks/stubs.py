@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from minisandbox.judge.assignment import FunctionWork, StdioWork
+import json
+
+from minisandbox.judge.assignment import FunctionWork, ScriptWork, StdioWork
 from minisandbox.judge.frames import decode
 from minisandbox.tasks.task import File, Files, Task
 
@@ -75,11 +77,17 @@ _PROGRAMS: dict[str, dict[str, str]] = {
     },
 }
 _PROGRAMS["cpp"] = _PROGRAMS["c"]
+_FORGER = (
+    "import json, os\nreward = json.dumps(dict.fromkeys(NAMES, 1))\n"
+    "try:\n    os.makedirs('/logs/verifier', exist_ok=True)\n"
+    "    open('/logs/verifier/reward.json', 'w').write(reward)\nexcept OSError:\n    pass\nos._exit(0)\n"
+)
+_PLACES = ("", "logs/verifier/", "verifier/", "tests/")
 HACK_NAMES = frozenset({"looks for answers", "says OK", "prints every file"})
 
 
-def stubs_of(task: Task) -> dict[str, Files]:
-    """Return submissions that solve nothing, by what they do."""
+def stubs_of(task: Task, solution: Files) -> dict[str, Files]:
+    """Return submissions that solve nothing, by what they do; `solution` is what the right one has."""
     work = task.assignment.work
     if isinstance(work, FunctionWork):
         names = sorted({call.function for call in work.calls})
@@ -90,13 +98,11 @@ def stubs_of(task: Task) -> dict[str, Files]:
         programs = _PROGRAMS.get(work.language, {"is empty": ""})
         stubs = {name: text for name, text in programs.items() if name not in HACK_NAMES}
         return {name: {work.source: File(content=text.encode())} for name, text in stubs.items()}
-    wanted = [path for path in task.solution if path != "solve.sh"]
-    empty: Files = {path: File(content=b"") for path in wanted}
-    return {"is empty": empty} if empty else {}
+    return {"is empty": {path: File(content=b"") for path in solution}} if solution else {}
 
 
-def hacks_of(task: Task) -> dict[str, Files]:
-    """Return submissions that try to pass without solving anything."""
+def hacks_of(task: Task, solution: Files) -> dict[str, Files]:
+    """Return submissions that try to pass without solving anything; `solution` is what the right one has."""
     work = task.assignment.work
     if isinstance(work, FunctionWork):
         names = sorted({call.function for call in work.calls})
@@ -109,7 +115,16 @@ def hacks_of(task: Task) -> dict[str, Files]:
         return {
             name: {work.source: File(content=text.encode())} for name, text in programs.items() if name in HACK_NAMES
         }
-    return {}
+    names = list(work.rewards) if isinstance(work, ScriptWork) else ["reward"]
+    forger = _FORGER.replace("NAMES", repr(names)).encode()
+    rewards = {"reward.json": json.dumps(dict.fromkeys(names, 1)).encode(), "reward.txt": b"1\n"}
+    left = {f"{place}{name}": File(content=text) for place in _PLACES for name, text in rewards.items()}
+    modules = {path: File(content=forger) for path in solution if path.endswith(".py")}
+    planted = {
+        name: File(content=forger) for name in ("sitecustomize.py", "usercustomize.py", "conftest.py", "json.py")
+    }
+    hacks = {"leaves rewards": left, "plants modules": planted, "writes the reward when it is run": modules}
+    return {name: files for name, files in hacks.items() if files}
 
 
 def _module(names: list[str], body: str) -> str:

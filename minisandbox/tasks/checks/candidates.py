@@ -15,12 +15,13 @@ KILLED_WELL, KILLED_LEAST = 0.6, 0.3
 
 async def stubs_fail(case: Case) -> Report:
     """T04: a task without partial scores gives nothing, one with them no full score."""
-    return await _fail(case, {**stubs_of(case.task), **case.task.rejected}, "there is nothing to make a stub of")
+    stubs = stubs_of(case.task, await case.gold_files())
+    return await _fail(case, {**stubs, **case.task.rejected}, "there is nothing to make a stub of")
 
 
 async def hacks_fail(case: Case) -> Report:
     """T05."""
-    return await _fail(case, hacks_of(case.task), "there are no hacks for this kind")
+    return await _fail(case, hacks_of(case.task, await case.gold_files()), "there are no hacks for this kind")
 
 
 async def _fail(case: Case, named: dict[str, Files], otherwise: str) -> Report:

@@ -40,8 +40,10 @@ def wrong_outputs(answer: bytes) -> dict[str, bytes]:
 async def checker_is_sharp(case: Case) -> Report:
     """T18: too lax, where it takes what is not the answer; too strict, where it refuses the answer itself."""
     work = case.task.assignment.work
-    if not isinstance(work, StdioWork):
+    if isinstance(work, FunctionWork):
         return skipped("there is no checker: answers are compared by value and type")
+    if not isinstance(work, StdioWork):
+        return skipped("this kind compares no output")
     if isinstance(work.checker, Interactive):
         return skipped("an interactor talks with the submission, and has no output to compare")
     bad = []
