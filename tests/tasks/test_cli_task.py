@@ -43,7 +43,7 @@ def test_a_malformed_task_is_named(state_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.requires_root
 def test_a_certificate_lifts_the_cap_until_the_task_is_changed(state_dir: Path, tmp_path: Path) -> None:
-    """Uncertified verdicts are worth L1; certified ones what the kind gives; changed ones L1 again."""
+    """Uncertified verdicts are worth L1; certified ones what kind and judge give; changed ones L1 again."""
     folder = write_function_task(tmp_path / "double")
     submission = write(tmp_path / "mine", solution_dot_py="def double(x):\n    return x * x\n")
 
@@ -56,7 +56,7 @@ def test_a_certificate_lifts_the_cap_until_the_task_is_changed(state_dir: Path, 
     write(submission, solution_dot_py="def double(x):\n    return x + x\n")
     assert ("AC", "L1") == integrity()
     assert 0 == minisandbox(state_dir, "task", "check", "--runs", "2", folder).returncode
-    assert ("AC", "L4") == integrity()
+    assert ("AC", "L3") == integrity()
     assert "certified" == json_of(minisandbox(state_dir, "task", "list", "--json", folder))["tasks"][0]["certificate"]
     write(folder, instruction_dot_md="Write solution.py with double(x). Now.\n")
     assert ("AC", "L1") == integrity()

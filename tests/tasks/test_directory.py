@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -91,7 +92,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str, int, str]] = {
         put("task.toml", TASK_TOML.replace("calls =", 'certificate = "yes"\ncalls =')), "task.toml", 5, "certificate"
     ),
     "two kinds": (
-        put("task.toml", TASK_TOML + "[minisandbox.stdio]\nlanguage = 'c'\nsource = 'a.c'\n"), "task.toml", 8, "one kind"
+        put("task.toml", TASK_TOML + "[minisandbox.stdio]\nlanguage = 'c'\nsource = 'a'\n"), "task.toml", 8, "one kind"
     ),
     "another format": (
         put("task.toml", TASK_TOML.replace("calls =", "format = 2\ncalls =")), "task.toml", 5, "format 2",
@@ -174,7 +175,7 @@ def test_a_task_is_written_and_read_back(tmp_path: Path) -> None:
 def test_every_part_of_a_task_is_in_its_digest() -> None:
     """A certificate is lost by any change, but for the name of the certificate itself."""
     task = function_task()
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"instruction": "other"}, {"files": files(a="")}, {"solution": {}}, {"accepted": {"a": {}}},
         {"rejected": {"a": {}}}, {"metadata": {"a": 1}}, {"name": "other"},
         {"assignment": msgspec.structs.replace(task.assignment, integrity=Integrity.L1)},
