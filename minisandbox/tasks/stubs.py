@@ -54,8 +54,9 @@ _PROGRAMS: dict[str, dict[str, str]] = {
         "repeats its input": "import sys\nsys.stdout.write(sys.stdin.read())\n",
         "says OK": "print('OK\\nPASSED\\n1\\n')\n",
         "looks for answers": (
-            "import glob\nfor name in glob.glob('/**/*.ans', recursive=True) + ['/task/answer']:\n"
-            "    try: print(open(name).read()); break\n    except OSError: pass\n"
+            "import glob\nfor place in ('/tests', '/task', '/submission', '/tmp', '/judge'):\n"
+            "    for name in glob.glob(place + '/**/*ans*', recursive=True):\n"
+            "        try: print(open(name).read())\n        except OSError: pass\n"
         ),
     },
     "shell": {

@@ -1,4 +1,4 @@
-"""The tasks in `examples/tasks` are certified, and hidden inputs refuse a submission that knows what is shown."""
+"""The tasks in `examples/tasks` hold, and hidden inputs refuse a submission that knows what is shown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import msgspec
 import pytest
 import trio
 
-import minisandbox
 from minisandbox.judge.assignment import StdioWork
 from minisandbox.tasks.certificate import Status
-from minisandbox.tasks.check import check_task
-from minisandbox.tasks.checks.case import is_accepted
+from minisandbox.tasks.check import CHECKS
+from minisandbox.tasks.checks.case import Case, is_accepted
 from minisandbox.tasks.directory import load_task_directory
 from minisandbox.tasks.hidden import HIDDEN, with_hidden_test
 from minisandbox.tasks.sets import exercises
@@ -26,15 +25,38 @@ EXAMPLES = directories(Path(__file__).parents[2] / "examples" / "tasks")
 QUESTION = {"question": "Show the lines with a.", "ip_file": ["in.txt"], "op_file": "ab\nca\n", "ref_solution": []}
 
 
+CHEAP = (
+    "T06",
+    "T10",
+    "T16",
+    "T17",
+    "T19",
+    "T18",
+    "T04",
+    "T05",
+    "T09",
+    "T14",
+    "T22",
+    "T23",
+    "T01",
+    "T02",
+    "T03",
+    "T13",
+    "T20",
+)
+"""All but T07, T08, T11 and T12, which judge dozens of times; `minisandbox task check` makes them, too."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-async def test_an_example_is_certified(supervisor: minisandbox.Supervisor, folder: Path) -> None:
-    """No check of it fails, and none needs a second look."""
+async def test_no_check_of_an_example_fails(workshop: Callable[[Task, int], Workshop], folder: Path) -> None:
+    """And none needs a second look."""
+    case = Case(workshop=workshop(load_task_directory(folder), 2), origin=folder)
+    checks = {check.id: check for check in CHECKS}
     with trio.fail_after(DEADLINE_S):
-        certificate = await check_task(load_task_directory(folder), supervisor, runs=2, origin=folder)
+        seen = {name: await checks[name].look(case) for name in CHEAP}
 
-    assert [] == [each for each in certificate.findings if each.status in (Status.FAILED, Status.WARNED)]
-    assert certificate.certified
+    assert {} == {name: each for name, each in seen.items() if each.status in (Status.FAILED, Status.WARNED)}
 
 
 def exercise(*solutions: str) -> Task:
