@@ -40,7 +40,8 @@ def add_parser(commands: Any) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     run = actions.add_parser("run", help="judge a directory by a task", epilog=EXAMPLES)
-    run.add_argument("task", metavar="TASK", type=Path, help="the directory of a task; with --socket its name there")
+    where = "the directory of a task, with task.toml or judge.toml; with --socket its name there"
+    run.add_argument("task", metavar="TASK", type=Path, help=where)
     run.add_argument("artifacts", metavar="ARTIFACTS", type=Path, help="a directory that holds the submission")
     run.add_argument("--socket", type=Path, metavar="PATH", help="let the judge do it that listens there")
     run.set_defaults(serve=serve_run)
@@ -72,14 +73,16 @@ def serve_run(options: argparse.Namespace) -> int:
         given = submit(options.socket, str(options.task), options.artifacts)
         _print(given.verdict, given.episode, as_json=options.json)
         return _exit_code(given.verdict)
-    from minisandbox.judge.load import load_task
+    from minisandbox.tasks.certified import load_certified
+    from minisandbox.tasks.directory import load_assignment
 
-    assignment = load_task(options.task)
+    load_assignment(options.task)  # what is malformed is told before anything is opened
 
     async def work(judge: Judge) -> Judged:
         from minisandbox.judge.ingest import ingest
         from minisandbox.judge.seal import feed_directory
 
+        assignment = load_certified(options.task, judge.supervisor.state)
         feed = feed_directory(options.artifacts, assignment.declared)
         return await judge.judge(assignment, await ingest(judge.supervisor, judge.store, assignment.declared, feed))
 

@@ -55,6 +55,8 @@ class TestCase(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     input: bytes
     answer: bytes = b""
+    files: dict[str, bytes] = {}
+    """What lies in the working directory besides, over files of the submission with the same names."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

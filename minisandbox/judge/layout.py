@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -61,6 +61,21 @@ def _entry(file: Artifact) -> Entry:
     if file.link:
         return Entry(Kind.SYMLINK, file.path, mode=0o777, target=file.link)
     return Entry(Kind.FILE, file.path, mode=0o755 if file.executable else 0o644, size=file.size)
+
+
+def overlaid(manifest: Manifest, files: Mapping[str, bytes], store: Store) -> Manifest:
+    """Return a manifest with files of the task over it: none of the submission is in their way."""
+    if not files:
+        return manifest
+    ours = {path: Artifact(path=path, sha256=store.put(content), size=len(content)) for path, content in files.items()}
+    parents = {path[:at] for path in ours for at, letter in enumerate(path) if letter == "/"}
+    theirs = {
+        file.path: file
+        for file in manifest.files
+        if file.path not in parents and not any(f"{file.path}/".startswith(f"{path}/") for path in ours)
+    }
+    merged = theirs | ours
+    return msgspec.structs.replace(manifest, files=tuple(merged[path] for path in sorted(merged)))
 
 
 _CHUNK_BYTES = 1 << 16

@@ -63,7 +63,7 @@ class _Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     module: str
     tolerance: float | None = None
-    calls: list[_Call]
+    calls: list[_Call] = []
 
 
 class _Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +89,9 @@ class _Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     user: str = "root"
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file says of a task that the judge must know."""
+
     format: int
     name: str
     stdio: _Stdio | None = None
@@ -108,7 +110,12 @@ def load_task(directory: Path) -> Assignment:
     """Return the task in a directory. Raises TaskError where its files are wrong or it has no tests."""
     document = read_document(directory / FILE_NAME, TaskError)
     with document.at():
-        file = document.convert(_File)
+        file = document.convert(JudgeTable)
+    return assignment_of(file, directory, document)
+
+
+def assignment_of(file: JudgeTable, directory: Path, document: Document) -> Assignment:
+    """Return the task that a table describes, with the tests in its directory."""
     if file.format != 1:
         raise document.error(("format",), f"format {file.format} is not known; this is format 1")
     return Assignment(
@@ -123,7 +130,7 @@ def load_task(directory: Path) -> Assignment:
     )
 
 
-def _work(file: _File, directory: Path, document: Document) -> Work:
+def _work(file: JudgeTable, directory: Path, document: Document) -> Work:
     tables = {"stdio": file.stdio, "function": file.function, "pytest": file.pytest, "script": file.script}
     given = [table for table in tables.values() if table is not None]
     if len(given) != 1:
@@ -185,10 +192,19 @@ def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:
         if needs_answers and path.stem not in answers:
             raise TaskError(f"there is no {path.stem}.ans beside it, which its output is compared with", path)
         answer = answers.pop(path.stem, None)
-        cases.append(TestCase(id=path.stem, input=_read(path), answer=b"" if answer is None else _read(answer)))
+        content = b"" if answer is None else _read(answer)
+        cases.append(
+            TestCase(id=path.stem, input=_read(path), answer=content, files=_files(path.with_suffix(".files")))
+        )
     if answers:
         raise TaskError("there is no input of that name beside it", min(answers.values()))
     return StdioWork(language=table.language, source=table.source, cases=tuple(cases), checker=checker)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    """Return the files below a directory, which need not be there."""
+    paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
+    return {str(path.relative_to(directory)): _read(path) for path in paths}
 
 
 def _program(table: _Program, directory: Path) -> Program:

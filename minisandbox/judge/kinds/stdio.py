@@ -14,6 +14,7 @@ from minisandbox.judge.external import check, interact
 from minisandbox.judge.idle import guarding
 from minisandbox.judge.integrity import Cap
 from minisandbox.judge.languages import BUILT, LANGUAGES, PROGRAM
+from minisandbox.judge.layout import overlaid
 from minisandbox.judge.spec import Budget, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
@@ -67,7 +68,8 @@ async def _build(cell: Cell, bench: Bench) -> CellRecord:
 
 async def _run_case(cell: Cell, case: TestCase, bench: Bench) -> CellRecord:
     work = _work(bench.assignment)
-    async with bench.open_cell(bench.assignment.budget, manifest=bench.manifest) as sandbox:
+    manifest = overlaid(bench.manifest, case.files, bench.store)
+    async with bench.open_cell(bench.assignment.budget, manifest=manifest) as sandbox:
         if BUILD_CELL in bench.products:
             await sandbox.write_file(PROGRAM, bench.products[BUILD_CELL], mode=0o755)
         command = LANGUAGES[work.language].run_command(work.source)

@@ -1,0 +1,1 @@
+exec python3 -I /tests/check.py
