@@ -13,7 +13,7 @@ from minisandbox.judge.decide import Judgement, decide
 from minisandbox.judge.ingest import ingest
 from minisandbox.judge.integrity import OVER_CLAIM, UNCERTIFIED
 from minisandbox.judge.pipeline import Judge
-from minisandbox.judge.seal import feed_directory, feed_sandbox, seal
+from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.judge.verdict import Inputs, PenaltyPolicy, reward_of
 from tests.judge.submissions import BUDGET, DEADLINE_S, decision, take_in, write_files
@@ -45,7 +45,6 @@ async def test_what_was_declared_and_is_not_there_is_named(judge: Judge, tmp_pat
     manifest = await take_in(judge, write_files(tmp_path / "a", {"main.py": "", "etc/y": ""}), task)
 
     assert [("E24_MISSING_ARTIFACT", ("etc/x", "lib"))] == [(item.code, item.paths) for item in manifest.evidence]
-    assert feed_directory(tmp_path, task.declared)
 
 
 def judgement(claimed: Integrity) -> Judgement:
