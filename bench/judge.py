@@ -197,7 +197,7 @@ def draw(report: JudgeReport, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-    left.boxplot([[1e3 * each for each in samples] for samples in report.seconds.values()], vert=False)
+    left.boxplot([[1e3 * each for each in samples] for samples in report.seconds.values()], orientation="horizontal")
     left.set_yticks(range(1, len(report.seconds) + 1), list(report.seconds))
     left.set_xlabel("ms")
     right.bar([str(number) for number in report.verdicts_per_s], list(report.verdicts_per_s.values()))
