@@ -94,16 +94,14 @@ class Judge:
             kind = kind_of(assignment)
             plan = kind.plan(assignment, manifest, seed)
             ledger.append("plan", plan)
-            records: list[CellRecord] = []
-            if not manifest.rejected:
-                wanted = assignment.environment.digest
-                if wanted not in (None, inputs.environment):
-                    records = [
-                        CellRecord(cell=cell.name, failure=f"the rootfs is {inputs.environment}, not {wanted}")
-                        for cell in plan.cells
-                    ]
-                else:
-                    records = await _Run(kind, plan, bench, ledger, self.at_once).run()
+            wanted = assignment.environment.digest
+            if manifest.rejected:
+                records = []
+            elif wanted in (None, inputs.environment):
+                records = await _Run(kind, plan, bench, ledger, self.at_once).run()
+            else:
+                why = f"the rootfs is {inputs.environment}, not {wanted}"
+                records = [CellRecord(cell=cell.name, failure=why) for cell in plan.cells]
             verdict = self._conclude(assignment, manifest, plan, records, inputs, kind, ledger)
         self.store.save_verdict(episode, verdict)
         return Judged(episode=episode, verdict=verdict)

@@ -90,7 +90,7 @@ class Server:
         self.open_connections += 1
         try:
             await self._converse(connection)
-        except* Exception as group:  # the end of one connection, whatever it is, is never that of the others
+        except* Exception as group:  # noqa: BLE001 - the end of one connection, whatever it is, ends no other
             for error in _leaves(group):
                 self.note(f"a connection: {type(error).__name__}: {error}")
         finally:

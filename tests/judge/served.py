@@ -69,7 +69,7 @@ def serving(place: Path, uid: int, mappers: Path, tasks: dict[str, dict[str, str
         yield Served(process.pid, uid, judge_dir, socket)
     finally:
         process.terminate()
-        print(process.communicate(timeout=READY_S)[1])
+        process.communicate(timeout=READY_S)
         if layout.unified is not None:
             for name in ("minisandbox-supervisor", ""):
                 with contextlib.suppress(FileNotFoundError):
