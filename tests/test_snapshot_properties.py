@@ -1,4 +1,4 @@
-"""Random histories of a sandbox against a model in memory: whatever is sealed, forked, restored or stored shows its tree."""
+"""Random histories of a sandbox against a model in memory: whatever is sealed, forked or stored shows its tree."""
 
 from __future__ import annotations
 
