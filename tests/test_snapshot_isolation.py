@@ -26,7 +26,10 @@ LITTLE = minisandbox.Limits(memory_bytes=64 * MIB)
 
 @pytest.mark.slow
 async def test_the_next_user_of_a_slot_is_charged_nothing_of_a_large_layer(state_dir: Path) -> None:
-    """With two slots in all, the one that wrote a GiB is used again at once, under a limit far below that."""
+    """With two slots in all, the one that wrote a GiB is used again at once, under a limit far below that.
+
+    With the memory group left at the slot (`give_memory`, `renew`) it fails.
+    """
     with trio.fail_after(120):
         async with (
             minisandbox.open_supervisor(

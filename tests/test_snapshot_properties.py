@@ -1,4 +1,4 @@
-"""Random histories of a sandbox against a model in memory: each snapshot, fork and restore shows the model's tree."""
+"""Random histories of a sandbox against a model in memory: whatever is sealed, forked or stored shows its tree."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import minisandbox
+from minisandbox.images import StoredSnapshot
 from tests.kernel import HAS_DETACHED_LAYERS
 
 pytestmark = [
@@ -180,7 +181,18 @@ async def check(sandbox: minisandbox.Sandbox, root: Inode, history: list[str]) -
     assert sorted(result.stdout.decode().splitlines()) == listing(root), history
 
 
-async def play(sandbox: minisandbox.Sandbox, steps: list[tuple[str, int]], stack: contextlib.AsyncExitStack) -> None:
+async def store(sandbox: minisandbox.Sandbox) -> StoredSnapshot:
+    """Store what a sandbox holds."""
+    async with await sandbox.snapshot() as snapshot:
+        return await snapshot.save()
+
+
+async def play(
+    supervisor: minisandbox.Supervisor,
+    sandbox: minisandbox.Sandbox,
+    steps: list[tuple[str, int]],
+    stack: contextlib.AsyncExitStack,
+) -> None:
     """Go through one history."""
     root, history = Inode("directory"), ["mkdir /t"]
     kept: list[tuple[minisandbox.Snapshot, Inode]] = []
@@ -198,6 +210,10 @@ async def play(sandbox: minisandbox.Sandbox, steps: list[tuple[str, int]], stack
         elif kind == "restore" and kept:
             snapshot, root = kept[number % len(kept)]
             await sandbox.restore(snapshot)
+        elif kind == "save":
+            seal(root)
+            async with supervisor.open_sandbox(snapshot=await store(sandbox)) as loaded:
+                await change(loaded, copy.deepcopy(root), number, history)
         elif kind == "fork":
             seal(root)
             async with sandbox.fork() as siblings:
@@ -206,7 +222,7 @@ async def play(sandbox: minisandbox.Sandbox, steps: list[tuple[str, int]], stack
         await change(sandbox, root, number, history)
 
 
-KINDS = ("change", "change", "snapshot", "snapshot", "copy", "restore", "fork")
+KINDS = ("change", "change", "snapshot", "snapshot", "copy", "restore", "fork", "save")
 
 
 @hypothesis.settings(max_examples=EXAMPLES, deadline=None, print_blob=True)
@@ -221,6 +237,6 @@ def test_random_histories_show_what_a_model_shows(state_dir: Path, steps: list[t
                 supervisor.open_sandbox() as sandbox,
                 contextlib.AsyncExitStack() as stack,
             ):
-                await play(sandbox, steps, stack)
+                await play(supervisor, sandbox, steps, stack)
 
     trio.run(run)
