@@ -140,6 +140,7 @@ def directory_without_recipe(tmp_path: Path) -> Path:
     return tmp_path / "broken.toml"
 
 
+@pytest.mark.enforces("cpus-limit")
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [

@@ -146,6 +146,7 @@ def expressions() -> list[str]:
     return [*(target["expr"] for target in targets), *alerts]
 
 
+@pytest.mark.enforces("control-groups")
 async def test_every_metric_that_is_asked_for_is_there(supervisor: Supervisor) -> None:
     """What the dashboard and the alerts name is what the exporter gives, and each metric of it is in one of them."""
     samples = {sample.name for family in registry_of(supervisor).collect() for sample in family.samples}
@@ -158,6 +159,7 @@ async def test_every_metric_that_is_asked_for_is_there(supervisor: Supervisor) -
     }
 
 
+@pytest.mark.enforces("control-groups")
 async def test_every_metric_is_in_the_manual(supervisor: Supervisor) -> None:
     """Each family has a row, and there is no other row."""
     families = {

@@ -421,6 +421,8 @@ def test_prefix_that_is_shown_already_changes_nothing(state: StateDir) -> None:
 @pytest.mark.parametrize("path", "/ /root /home /etc /proc /usr /var/lib /proc/self /etc/ssl /dev/shm /sys/fs".split())
 def test_prefix_that_holds_more_than_a_python_is_refused(state: StateDir, bare: Rootfs, path: str) -> None:
     """The directories that a host keeps its secrets in are never shown whole."""
+    if not Path(path).exists():
+        pytest.skip(f"this host has no {path}")
     with pytest.raises(UsageError, match=f"the prefix {path} (would show all of|is at) {path}"):
         with_prefix(state, bare, Path(path))
 

@@ -91,6 +91,9 @@ def remove_tree(top: Path) -> None:
     """Remove `top` and all below. Raises OSError as `walk` does, with what was not removed yet still there."""
     for visit in walk(top):
         match visit.step:
+            case Step.ENTER if visit.name != TOP and visit.status.st_mode & 0o700 != 0o700:
+                # Its owner, where that is not root, could neither list nor empty it.
+                os.chmod(visit.name, 0o700, dir_fd=visit.directory_fd)
             case Step.FILE:
                 os.unlink(visit.name, dir_fd=visit.directory_fd)
             case Step.LEAVE if visit.name != TOP:

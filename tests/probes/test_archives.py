@@ -93,6 +93,11 @@ def pack(archive: Path, members: Members) -> None:
             packed.addfile(info, io.BytesIO(CHANGED) if info.isreg() else None)
 
 
+def trust(packed: tarfile.TarFile) -> None:
+    """Have members taken as they are, which Pythons before 3.12 do anyway; not all of 3.11 know another way."""
+    packed.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+
+
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_member_stays_inside_or_is_refused(tmp_path: Path, canary: Path, name: str) -> None:
     """Row 14: nothing is written, linked or read outside; devices and meaningful attributes do not get in."""
@@ -125,7 +130,8 @@ def test_member_leads_out_with_the_defence_off(tmp_path: Path, canary: Path, nam
     pack(tmp_path / "evil.tar", ARCHIVES[name](canary))
     (tmp_path / "unpacked").mkdir()
     with tarfile.open(tmp_path / "evil.tar") as packed:
-        packed.extractall(tmp_path / "unpacked", filter="fully_trusted")
+        trust(packed)
+        packed.extractall(tmp_path / "unpacked")
 
     assert not is_untouched(canary)
 
@@ -137,7 +143,8 @@ def test_member_is_something_else_with_the_defence_off(tmp_path: Path, canary: P
     pack(tmp_path / "evil.tar", ARCHIVES[name](canary)[:1])
     (tmp_path / "unpacked").mkdir()
     with tarfile.open(tmp_path / "evil.tar") as packed:
-        packed.extractall(tmp_path / "unpacked", filter="fully_trusted")
+        trust(packed)
+        packed.extractall(tmp_path / "unpacked")
     (made,) = (tmp_path / "unpacked").iterdir()
     is_device = stat.S_ISCHR(made.lstat().st_mode)
     is_linked = canary.stat().st_nlink == 2
