@@ -116,7 +116,7 @@ def page_of(report: StateReport) -> str:
         f" What is held is {size_text(report.held_bytes)}.",
         table(["", "p50 ms", "p90 ms", "p99 ms", "x empty", "samples"], rows),
     ]
-    for title, curves, at in curve_sets(report):
+    for title, curves, at in filter(lambda each: each[1], curve_sets(report)):
         places = sorted(next(iter(curves.values())).seconds)
         rows = [
             [curve.label, *(f"{seconds * 1e3:,.2f}" for seconds in curve.medians().values())]

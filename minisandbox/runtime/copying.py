@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FLATTEN_AT = 6
 """A chain of so many layers is long. A look-up of a name that is not there asks each: upon four layers, which are the
-mean then, it takes twice as long as upon one, upon eight three times (docs/benchmarks.md)."""
+mean then, it takes twice as long as upon one, upon eight two to four times (docs/benchmarks.md)."""
 
 SMALL_BYTES = 1 << 20
 """A layer of this size is copied again whatever lies above it."""
