@@ -44,6 +44,8 @@ KNOWN = frozenset(
         "accepted",
         "rejected",
         "README.md",
+        "files",
+        "base",
     )
 )
 """What a task's directory holds."""

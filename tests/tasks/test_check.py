@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import trio
 
 import minisandbox
-from minisandbox.judge.assignment import Call, External, FunctionWork, Program, StdioWork, call
+from minisandbox.judge.assignment import Call, Environment, External, FunctionWork, Program, StdioWork, call
 from minisandbox.judge.checkers import Floats
 from minisandbox.judge.spec import Integrity
 from minisandbox.tasks.certificate import Finding, Status
 from minisandbox.tasks.check import CHECKS, check_task
 from minisandbox.tasks.task import File, Files, Task
 from tests.tasks.conftest import Look
-from tests.tasks.samples import DEADLINE_S, files, function_task, program_task
+from tests.tasks.samples import DEADLINE_S, files, function_task, program_task, write
 
 UPPER = {"one": (b"a b\n", b"A B\n"), "two": (b"xyz\n", b"XYZ\n")}
 
@@ -181,6 +183,17 @@ async def test_a_solution_that_lies_there_is_found(look: Look) -> None:
     assert Status.FAILED is (await look(leaky, "T14")).status
     assert Status.FAILED is (await look(leaked, "T14")).status
     assert Status.PASSED is (await look(task, "T14")).status
+
+
+async def test_an_image_that_holds_the_solution_is_found(look: Look, tmp_path: Path) -> None:
+    """In a place where such are laid, on whatever layer."""
+    write(tmp_path / "tree", opt__notes__old_dot_txt="first\n    return  x + x\n", usr__a="x")
+    recipe = write(tmp_path, leaky_dot_toml='format = 1\nkind = "directory"\npath = "tree"\n') / "leaky.toml"
+    task = function_task()
+    assignment = msgspec.structs.replace(task.assignment, environment=Environment(rootfs=str(recipe)))
+    seen = await look(msgspec.structs.replace(task, assignment=assignment), "T14")
+
+    assert (Status.FAILED, ("old.txt of the image, in notes, has: return x + x",)) == (seen.status, seen.evidence)
 
 
 async def repository(sandbox: minisandbox.Sandbox, *versions: str) -> Files:
