@@ -185,7 +185,46 @@ class ScriptWork(msgspec.Struct, frozen=True, kw_only=True, tag="script"):
             raise UsageError("pass_at is above 0 and at most 1")
 
 
-Work = StdioWork | FunctionWork | SuiteWork | ScriptWork
+class FileCheck(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
+    """A file that must be there."""
+
+    id: str
+    path: str
+    answer: bytes | None = None
+    """What is in it; None when it is enough that it is there."""
+    checker: Checker = Exact()
+
+
+class RequestCheck(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
+    """Bytes that are sent to a port, and what must come back until the connection is closed."""
+
+    id: str
+    port: int
+    request: bytes = b""
+    answer: bytes = b""
+    checker: Checker = Exact()
+    http: bool = False
+    """Whether the answer is the body of a reply by HTTP with status 200."""
+    within_s: float = 30.0
+    """How long a service may take to listen and answer; generous, since it is a clock that counts here."""
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that is started from the artifacts."""
+
+    command: tuple[str, ...]
+
+
+class StateWork(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
+    """Files and services that a submission was to make."""
+
+    checks: tuple[FileCheck | RequestCheck, ...]
+    services: tuple[Service, ...] = ()
+    root: str = INNER_ROOT
+    """Where the artifacts lie in the cell, and where services are started."""
+
+
+Work = StdioWork | FunctionWork | SuiteWork | ScriptWork | StateWork
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,10 +261,14 @@ __all__ = [
     "Environment",
     "Exact",
     "External",
+    "FileCheck",
     "FunctionWork",
     "Interactive",
     "Program",
+    "RequestCheck",
     "ScriptWork",
+    "Service",
+    "StateWork",
     "StdioWork",
     "SuiteWork",
     "TaskFile",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minisandbox.judge.assignment import Assignment, FunctionWork, ScriptWork, StdioWork, SuiteWork, Work
+from minisandbox.judge.assignment import Assignment, FunctionWork, ScriptWork, StateWork, StdioWork, SuiteWork, Work
 from minisandbox.judge.bench import Bench
 from minisandbox.judge.integrity import Cap
-from minisandbox.judge.kinds import function, script, stdio, suite
+from minisandbox.judge.kinds import function, script, state, stdio, suite
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Plan
 
 
@@ -39,6 +39,7 @@ KINDS: dict[type[Work], Kind] = {
     FunctionWork: function,
     SuiteWork: suite,
     ScriptWork: script,
+    StateWork: state,
 }
 
 

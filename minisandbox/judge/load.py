@@ -17,17 +17,21 @@ from minisandbox.judge.assignment import (
     Declared,
     Environment,
     External,
+    FileCheck,
     FunctionWork,
     Interactive,
     Program,
+    RequestCheck,
     ScriptWork,
+    Service,
+    StateWork,
     StdioWork,
     SuiteWork,
     TaskFile,
     TestCase,
     Work,
 )
-from minisandbox.judge.checkers import Checker, Tokens
+from minisandbox.judge.checkers import Checker, Exact, Tokens
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.frames import FrameError, encode
 from minisandbox.judge.spec import Budget, Integrity
@@ -89,6 +93,23 @@ class _Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     user: str = "root"
 
 
+class _Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    path: str | None = None
+    port: int | None = None
+    request: str = ""
+    http: bool = False
+    within_s: float = 30.0
+    answer: str | None = None
+    checker: Checker = Exact()
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    checks: list[_Check]
+    services: tuple[Service, ...] = ()
+    root: str = INNER_ROOT
+
+
 class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a file says of a task that the judge must know."""
 
@@ -98,6 +119,7 @@ class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     function: _Function | None = None
     pytest: _Suite | None = None
     script: _Script | None = None
+    state: _State | None = None
     artifacts: Declared = Declared()
     environment: Environment = Environment()
     budget: Budget = Budget()
@@ -131,7 +153,13 @@ def assignment_of(file: JudgeTable, directory: Path, document: Document) -> Assi
 
 
 def _work(file: JudgeTable, directory: Path, document: Document) -> Work:
-    tables = {"stdio": file.stdio, "function": file.function, "pytest": file.pytest, "script": file.script}
+    tables = {
+        "stdio": file.stdio,
+        "function": file.function,
+        "pytest": file.pytest,
+        "script": file.script,
+        "state": file.state,
+    }
     given = [table for table in tables.values() if table is not None]
     if len(given) != 1:
         raise TaskError(f"a task has exactly one of {', '.join(f'[{name}]' for name in tables)}", document.path)
@@ -140,8 +168,34 @@ def _work(file: JudgeTable, directory: Path, document: Document) -> Work:
         return _stdio(table, directory, document)
     if isinstance(table, _Function):
         return _function(table, document)
+    if isinstance(table, _State):
+        return _state(table, document)
     with document.at("pytest" if isinstance(table, _Suite) else "script"):
         return _suite(table, directory, document) if isinstance(table, _Suite) else _script(table, directory, document)
+
+
+def _state(table: _State, document: Document) -> StateWork:
+    checks: list[FileCheck | RequestCheck] = []
+    for number, item in enumerate(table.checks):
+        answer = None if item.answer is None else item.answer.encode()
+        if (item.path is None) == (item.port is None):
+            raise document.error(("state", "checks", number), "a check has exactly one of path and port")
+        if item.path is not None:
+            checks.append(FileCheck(id=item.id, path=item.path, answer=answer, checker=item.checker))
+        elif item.port is not None:
+            request = RequestCheck(
+                id=item.id,
+                port=item.port,
+                request=item.request.encode(),
+                answer=answer or b"",
+                checker=item.checker,
+                http=item.http,
+                within_s=item.within_s,
+            )
+            checks.append(request)
+    if not checks or len({check.id for check in checks}) != len(checks):
+        raise document.error(("state", "checks"), "there is no test, or two checks have one id")
+    return StateWork(checks=tuple(checks), services=table.services, root=table.root)
 
 
 def _suite(table: _Suite, directory: Path, document: Document) -> SuiteWork:

@@ -7,11 +7,24 @@ from pathlib import Path
 import pytest
 
 from minisandbox.errors import TaskError
-from minisandbox.judge.assignment import ScriptWork, SuiteWork
+from minisandbox.judge.assignment import FileCheck, RequestCheck, ScriptWork, StateWork, SuiteWork
 from minisandbox.judge.load import load_task
 from tests.judge.submissions import write_files
 
 SUITE = 'format = 1\nname = "x"\n[pytest]\nfail_to_pass = ["tests/test_a.py::test_a"]\nbase = "base"\n'
+STATE = """format = 1
+name = "x"
+[state]
+services = [{ command = ["./server"] }]
+[[state.checks]]
+id = "a"
+path = "out"
+answer = "42"
+[[state.checks]]
+id = "b"
+port = 8000
+request = "x"
+"""
 SCRIPT = 'format = 1\nname = "x"\n[script]\nrewards = ["a", "b"]\nroot = "/app"\n'
 
 
@@ -41,6 +54,15 @@ def test_a_script_is_read(tmp_path: Path) -> None:
     assert (("a", "b"), "/app") == (work.rewards, work.root)
 
 
+def test_checks_of_a_state_are_read(tmp_path: Path) -> None:
+    """Of files and of services."""
+    work = load_task(write_files(tmp_path / "task", {"judge.toml": STATE})).work
+
+    assert isinstance(work, StateWork)
+    assert (FileCheck(id="a", path="out", answer=b"42"), RequestCheck(id="b", port=8000, request=b"x")) == work.checks
+    assert (("./server",),) == tuple(service.command for service in work.services)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -50,6 +72,8 @@ def test_a_script_is_read(tmp_path: Path) -> None:
         (SCRIPT.replace('"a", "b"', '"a", "a"'), "no test"),
         (SCRIPT + "pass_at = 0\n", "pass_at"),
         (SCRIPT + 'files = "nowhere"\n', "no such directory"),
+        (STATE + 'path = "x"\n', "exactly one of path and port"),
+        (STATE.replace('"b"', '"a"'), "one id"),
         (SCRIPT + "other = 1\n", "other"),
     ],
 )
