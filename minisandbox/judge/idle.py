@@ -6,6 +6,7 @@ A program that wants a processor and gets none does not wait: the kernel counts 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -32,10 +33,18 @@ class _Queued:
     def look(self, leaves: Iterable[RunCgroup]) -> float:
         """Return the seconds of all threads that were ever seen."""
         for pid in {pid for leaf in leaves for pid in leaf.members()}:
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            for thread in _threads(pid):
                 with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone, or the kernel does not count
-                    self._seconds[path.parent.name] = int(path.read_text().split()[1]) / 1e9
+                    text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
+                    self._seconds[thread] = int(text.split()[1]) / 1e9
         return sum(self._seconds.values())
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it is gone
+        return []
 
 
 class IdleGuard:
