@@ -32,19 +32,18 @@ class _Queued:
 
     def look(self, leaves: Iterable[RunCgroup]) -> float:
         """Return the seconds of all threads that were ever seen."""
-        for pid in {pid for leaf in leaves for pid in leaf.members()}:
-            for thread in _threads(pid):
-                with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone, or the kernel does not count
-                    text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
-                    self._seconds[thread] = int(text.split()[1]) / 1e9
+        for leaf in leaves:
+            # a group or a process that goes while it is looked at is nothing to tell: this must not raise, ever
+            with contextlib.suppress(OSError, SandboxError):
+                for pid in leaf.members():
+                    self._look_at(pid)
         return sum(self._seconds.values())
 
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:  # it is gone
-        return []
+    def _look_at(self, pid: int) -> None:
+        with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or the kernel does not count
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
+                self._seconds[thread] = int(text.split()[1]) / 1e9
 
 
 class IdleGuard:
