@@ -100,7 +100,9 @@ def _descriptors() -> list[str]:
     targets = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            targets.append(os.readlink(f"/proc/self/fd/{number}"))
+            target = os.readlink(f"/proc/self/fd/{number}")
         except FileNotFoundError:
             continue
+        if "/mpl-data/fonts/" not in target:  # matplotlib keeps its fonts open for as long as the process lives
+            targets.append(target)
     return targets
