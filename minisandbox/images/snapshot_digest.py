@@ -130,7 +130,9 @@ def indexed(walk: Iterable[Found], recorder: Recorder) -> Iterator[tuple[Found, 
             places.append(place)
             record.update(field(b"opaque") if found.is_hiding and not found.is_in_hiding else b"")
         else:
-            leader = leaders.setdefault(found.inode, place) if found.status.st_nlink > 1 else place
+            # all whiteouts of an overlay are one file by many names (ovl_whiteout), which is no content
+            is_shared = found.status.st_nlink > 1 and not found.is_whiteout
+            leader = leaders.setdefault(found.inode, place) if is_shared else place
             record.update(_content_or_link(found, b"" if leader == place else leader, recorder))
         yield found, field(found.name) + record.digest()
 
