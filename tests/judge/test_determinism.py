@@ -98,7 +98,7 @@ MODULES = {
     "lambda": "f = lambda x: lambda: 3",
     "nan": "def f(x): return float('nan')",
 }
-"""What they are here for is that they differ in how they end; "forks" ends the same whichever of the two is first."""
+"""What they are here for is that they differ in how they end; of "forks", the child must not answer in between."""
 
 SUBMISSIONS: dict[str, tuple[Work, dict[str, str]]] = {
     **{f"program that {name}": (STDIO, {"main.py": text}) for name, text in PROGRAMS.items()},
