@@ -51,8 +51,9 @@ def serve_serve(options: argparse.Namespace) -> int:
     from minisandbox.judge import build, privilege, server, store
     from minisandbox.judge.client import SOCKET
     from minisandbox.runtime import opening
+    from minisandbox.tasks import certified
 
-    del cryptography, trio, server, opening
+    del cryptography, trio, server, opening, certified
     place = options.judge_dir or store.DEFAULT_PATH
     path = options.socket or SOCKET
     for name in ("ascii", "latin_1", "idna", "unicode_escape"):
@@ -80,6 +81,7 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
     from minisandbox.judge.server import Server
     from minisandbox.judge.store import Store
     from minisandbox.runtime.opening import open_supervisor
+    from minisandbox.tasks.certified import load_certified
 
     store = Store.open(place)
     tasks = options.tasks or place / "tasks"
@@ -96,6 +98,7 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
             tasks=tasks,
             allowed=frozenset({0, os.geteuid(), *options.allow}),
             note=_note,
+            load=partial(load_certified, state=supervisor.state),
             room=trio.CapacityLimiter(options.at_once),
         )
         _note("ready")

@@ -125,11 +125,10 @@ class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     budget: Budget = Budget()
     scoring: Scoring = Scoring.ALL
     integrity: Integrity = Integrity.L4
-    certificate: str | None = None
 
 
 def load_task(directory: Path) -> Assignment:
-    """Return the task in a directory. Raises TaskError where its files are wrong or it has no tests."""
+    """Return the task in a directory, without a certificate. Raises TaskError where it is wrong or has no tests."""
     document = read_document(directory / FILE_NAME, TaskError)
     with document.at():
         file = document.convert(JudgeTable)
@@ -148,7 +147,6 @@ def assignment_of(file: JudgeTable, directory: Path, document: Document) -> Assi
         budget=file.budget,
         scoring=file.scoring,
         integrity=file.integrity,
-        certificate=file.certificate,
     )
 
 

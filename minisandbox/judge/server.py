@@ -32,7 +32,7 @@ from minisandbox.judge.build import judge_version
 from minisandbox.judge.connection import Connection
 from minisandbox.judge.ingest import Feed, Send, ingest
 from minisandbox.judge.integrity import SHARED_USER
-from minisandbox.judge.load import FILE_NAME, load_task
+from minisandbox.judge.load import load_task
 from minisandbox.judge.messages import (
     CHUNK_MAX_BYTES,
     REQUEST_MAX_BYTES,
@@ -75,6 +75,8 @@ class Server:
     """The users who may ask."""
     note: Callable[[str], object]
     """Takes a line for the judge's own log."""
+    load: Callable[[Path], Assignment] = load_task
+    """Reads a task from its directory, with its certificate where there is a valid one."""
     room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
     """How many submissions are judged at once."""
     open_connections: int = 0
@@ -123,7 +125,7 @@ class Server:
             raise ProtocolError(f"{type(request).__name__} where a question was due")
         try:
             with self._telling(request.task):
-                assignment = await trio.to_thread.run_sync(load_task, self._find(request.task))
+                assignment = await trio.to_thread.run_sync(self.load, self._find(request.task))
                 if isinstance(request, Describe):
                     answer: Answer = Description(task=assignment.digest, declared=assignment.declared)
                 else:
@@ -138,7 +140,7 @@ class Server:
     def _find(self, name: str) -> Path:
         """Return the directory of a task, whose name was checked."""
         place = self.tasks / name
-        if not (place / FILE_NAME).is_file():
+        if not place.is_dir():
             raise UsageError(f"this judge has no task {name!r}")
         return place
 

@@ -50,6 +50,6 @@ def certified(task: Task, certificate: Certificate | None, state: StateDir) -> t
 def load_certified(directory: Path, state: StateDir) -> Assignment:
     """Return what the task in a directory is judged by, with its certificate if that is valid."""
     if not (directory / TASK_FILE).exists():
-        return msgspec.structs.replace(load_assignment(directory), certificate=None)  # what it says of itself is none
+        return load_assignment(directory)
     assignment, _ = certified(load_task_directory(directory), read_certificate(directory), state)
     return assignment

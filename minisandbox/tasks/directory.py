@@ -159,8 +159,6 @@ def _refuse_contradictions(directory: Path, document: Document, table: TaskTable
     own = table.minisandbox
     if table.version is not None and table.schema_version is not None and table.version != table.schema_version:
         raise document.error(("version",), "version and schema_version differ")
-    if own.certificate is not None:
-        raise document.error(("minisandbox", "certificate"), "a task cannot name its own certificate; check it")
     says_where = "environment" in tomllib.loads(document.text).get("minisandbox", {})
     if (directory / "environment" / "Dockerfile").exists() and not says_where:
         raise document.error(

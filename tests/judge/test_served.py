@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -19,20 +20,21 @@ from minisandbox.judge.client import connect
 from minisandbox.judge.seal import feed_directory
 from minisandbox.judge.spec import Integrity, Outcome
 from minisandbox.launcher import binary_path
-from tests.judge.served import Served, serving
+from minisandbox.tasks.certificate import Finding, Status, certificate_of
+from minisandbox.tasks.directory import load_task_directory
+from tests.judge.served import ROOT, Served, serving
 from tests.judge.submissions import DEADLINE_S, write_files
-from tests.judge.test_cli_judge import STDIO
 from tests.judge.test_separation import SEARCH
 
 pytestmark = [pytest.mark.requires_root, pytest.mark.slow]
 
 NUMBER = str(secrets.randbelow(10**16))
 SECRET = f"the expected answer is {NUMBER}"
-CERTIFIED = STDIO.replace("[stdio]", 'certificate = "c"\n[stdio]')
-TASKS = {
-    "hidden": {"judge.toml": CERTIFIED, "tests/1.in": "", "tests/1.ans": SECRET},
-    "nothing": {"judge.toml": CERTIFIED, "tests/1.in": "", "tests/1.ans": "found: []"},
-}
+TASK = """[minisandbox.stdio]
+language = "python"
+source = "main.py"
+"""
+ANSWERS = {"hidden": SECRET, "nothing": "found: []"}
 FOLDERS = "/tmp /run /dev /var/lib /etc /home /root /submission /judge /mnt /srv /opt"
 
 
@@ -52,8 +54,36 @@ def served() -> Iterator[Served]:
             source = Path(__file__).parents[1] / "newidmap.c"
             subprocess.run([compiler, "-static", "-o", place / "mappers" / mapper, source], check=True)
             (place / "mappers" / mapper).chmod(0o4755)
-        with serving(place, 300_000_000 + secrets.randbelow(1_000_000), place / "mappers", TASKS) as judge:
+        tasks = {name: certified(name, answer) for name, answer in ANSWERS.items()}
+        with serving(place, 300_000_000 + secrets.randbelow(1_000_000), place / "mappers", tasks) as judge:
             yield judge
+
+
+DIGEST = """
+import os, sys, tempfile
+from pathlib import Path
+from minisandbox.images.rootfs import build_rootfs
+from minisandbox.images.state import StateDir
+os.chdir("/")
+os.setresuid(1, 1, 1)
+with tempfile.TemporaryDirectory() as name:
+    print(build_rootfs(StateDir.open(Path(name) / "state"), "host").digest)
+"""
+"""An ordinary user's is not root's: all that he makes is root's inside (images/owner.py)."""
+
+
+def certified(name: str, answer: str) -> dict[str, str]:
+    """Return the files of a task with a certificate that is valid for such a judge. That of a check takes a while."""
+    files = {"task.toml": TASK, "instruction.md": "Find it.", "tests/1.in": "", "tests/1.ans": answer}
+    words = [sys.executable, "-c", DIGEST]
+    run = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
+    with tempfile.TemporaryDirectory(prefix="minisandbox-task-") as place:
+        task = load_task_directory(write_files(Path(place) / name, files))
+    finding = Finding(id="T01", rule="as if it was checked", status=Status.PASSED)
+    certificate = certificate_of(
+        task=task.digest, rootfs=run.stdout.strip(), runs=1, integrity=Integrity.L4, findings=[finding]
+    )
+    return {**files, "certificate.json": msgspec.json.encode(certificate).decode()}
 
 
 def search(served: Served) -> str:
@@ -154,7 +184,6 @@ def ask(*messages):
 ask(Hello())
 print(ask(Submit(task="nothing"), End()).verdict.decision.integrity_cap_reasons)
 """
-    root = Path(__file__).parents[2]
     run = await trio.to_thread.run_sync(
         lambda: subprocess.run(
             [sys.executable, "-c", words],
@@ -162,7 +191,7 @@ print(ask(Submit(task="nothing"), End()).verdict.decision.integrity_cap_reasons)
             text=True,
             timeout=60,
             check=False,
-            env={"PYTHONPATH": str(root)},
+            env={"PYTHONPATH": str(ROOT)},
         )
     )
 
