@@ -78,7 +78,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Skip a test to which something is refused as an ordinary user, with what this host lacks as the reason."""
     try:
         return (yield)
-    except Exception as error:
+    except Exception as error:  # a refusal may be inside of any other, or of a group
         if os.geteuid() != 0 and (reasons := list(refusals(error))):
             pytest.skip(reasons[0])
         raise

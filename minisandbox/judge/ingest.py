@@ -21,7 +21,7 @@ import minisandbox
 from minisandbox.binds import Bind
 from minisandbox.errors import SandboxError
 from minisandbox.images.prefix import with_prefix
-from minisandbox.images.rootfs import Rootfs, build_rootfs
+from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Declared
 from minisandbox.judge.bench import cell_policy
 from minisandbox.judge.decide import sort_evidence
@@ -68,7 +68,7 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
 
     Raises SandboxError when we failed. Cancelled: blobs may be left, which nothing names.
     """
-    rootfs = await trio.to_thread.run_sync(toolbox, supervisor)
+    rootfs = await toolbox(supervisor)
     outlet = _Outlet(store, declared)
     async with _open_process(supervisor, rootfs) as process:
         try:
@@ -82,13 +82,13 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
     return outlet.manifest()
 
 
-def toolbox(supervisor: Supervisor) -> Rootfs:
+async def toolbox(supervisor: Supervisor) -> Rootfs:
     """Return the rootfs of our own tools: the host's, with the Python that runs this, if its user can reach it."""
-    host = build_rootfs(supervisor.state, "host")
+    host = await supervisor.find_rootfs("host")
     shown = Path(sys.base_prefix).is_relative_to("/usr")
     if shown or not os.access(_PYTHON, os.X_OK):
         return host
-    return with_prefix(supervisor.state, host, Path(sys.base_prefix))
+    return await trio.to_thread.run_sync(with_prefix, supervisor.state, host, Path(sys.base_prefix))
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from minisandbox.errors import SandboxError
-from minisandbox.images.rootfs import Rootfs, build_rootfs
+from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Assignment
 from minisandbox.judge.bench import Bench
 from minisandbox.judge.build import judge_version
@@ -69,7 +69,7 @@ class Judge:
     async def judge(self, assignment: Assignment, manifest: Manifest, *, replay_of: str | None = None) -> Judged:
         """Judge a submission and return the verdict and its episode. Cancelled: the ledger says what was begun."""
         manifest = fitting(manifest, assignment.budget)
-        rootfs = await trio.to_thread.run_sync(build_rootfs, self.supervisor.state, assignment.environment.rootfs)
+        rootfs = await self.supervisor.find_rootfs(assignment.environment.rootfs)
         seed = self.store.signer.seed(assignment.digest, manifest.digest)
         inputs = _inputs(assignment, manifest, rootfs, seed)
         episode = self.store.new_episode()

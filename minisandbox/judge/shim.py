@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from frames import FrameError, decode, frame, frame_size  # type: ignore[import-not-found]
+from frames import FrameError, decode, frame, frame_size  # type: ignore[import-not-found]  # lies beside it in a cell
 
 
 def _read(size: int) -> bytes:
@@ -23,7 +23,7 @@ def _read(size: int) -> bytes:
     return data
 
 
-def _answer(module: str, path: str, function: str, arguments: tuple) -> list:  # type: ignore[type-arg]
+def _answer(module: str, path: str, function: str, arguments: tuple) -> list:  # type: ignore[type-arg]  # Python 3.8 too
     """Call a function, and return what came of it as data."""
     try:
         if path not in sys.path:
@@ -32,7 +32,7 @@ def _answer(module: str, path: str, function: str, arguments: tuple) -> list:  #
         for name in function.split("."):
             target = getattr(target, name)
         args, kwargs = arguments
-        result = target(*args, **kwargs)  # type: ignore[operator]
+        result = target(*args, **kwargs)  # type: ignore[operator]  # if it is none, that is the answer
     except BaseException as error:  # noqa: BLE001 - whatever it raises is its answer
         return ["raised", [kind.__name__ for kind in type(error).__mro__][:16], str(error)[:200]]
     try:

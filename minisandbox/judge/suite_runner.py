@@ -15,7 +15,7 @@ HERE = "/judge"
 
 
 def _read_request() -> Any:
-    from frames import decode, frame_size  # type: ignore[import-not-found]
+    from frames import decode, frame_size  # type: ignore[import-not-found]  # lies beside it in a cell
 
     def exactly(size: int) -> bytes:
         data = b""

@@ -108,7 +108,7 @@ def get_ready() -> object:
         gc.collect()
         helper.seal(None)
         gc.freeze()
-    except BaseException:
+    except BaseException:  # whatever a preload raises is the error of the template
         error = sys.exc_info()[1]
         while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code.co_filename == __file__:
             error.__traceback__ = error.__traceback__.tb_next
@@ -194,7 +194,7 @@ def run(kind: str, text: str) -> int:
         sys.stdout.flush()
         print(error.code, file=sys.stderr)
         return 1
-    except BaseException as error:
+    except BaseException as error:  # the program's own, whatever it is: the interpreter would print it too
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
@@ -212,12 +212,12 @@ def finish(status: int) -> None:
     finally:
         try:
             sys.stdout.flush()
-        except BaseException as error:
+        except BaseException as error:  # a stream can be anything that the program put there
             if not isinstance(error, ValueError):  # closed by the program
                 status = 120
         try:
             sys.stderr.flush()
-        except BaseException:
+        except BaseException:  # as at any exit: there is nowhere left to say it
             pass
         if status == 128 + signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -19,9 +19,11 @@ async def background(serve: Callable[[], Awaitable[None]]) -> AsyncIterator[None
     ended = trio.Event()
 
     async def run() -> None:
-        with scope:
-            await serve()
-        ended.set()
+        try:
+            with scope:
+                await serve()
+        finally:
+            ended.set()  # or the block would wait for a crashed one, and hide the crash
 
     trio.lowlevel.spawn_system_task(run)
     try:

@@ -38,7 +38,7 @@ class Lookup:
         if isinstance(rootfs, Template):
             raise UsageError("give a template or a snapshot, not both: a template has its own root file system")
         if snapshot is None:
-            return await self._find_rootfs(rootfs or "host"), None, ()
+            return await self.find_rootfs(rootfs or "host"), None, ()
         if rootfs is not None:
             raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
         if isinstance(snapshot, Snapshot):
@@ -55,7 +55,8 @@ class Lookup:
             self._policies[policy] = load_policy(policy)
         return self._policies[policy]
 
-    async def _find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
+    async def find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
+        """Return a root file system, which is built if need be. Raises RecipeError and what its recipe raises."""
         if isinstance(rootfs, Rootfs):
             return rootfs
         if rootfs not in self._rootfs:

@@ -126,6 +126,10 @@ class Supervisor(Inspected, Templated):
         async with self._opened(options) as sandbox:
             yield sandbox
 
+    async def find_rootfs(self, rootfs: str | Rootfs) -> Rootfs:
+        """Return a root file system by name, as `open_sandbox` takes it: built or looked up once."""
+        return await self._lookup.find_rootfs(rootfs)
+
     async def aclose(self) -> None:
         """Close every sandbox that is still open; their owners find them closed."""
         self._closed = True

@@ -35,7 +35,7 @@ while True:
     except OSError:
         if time.monotonic() > until:
             sys.exit(1)
-        time.sleep(0.02)
+        time.sleep(0.02)  # a service that begins to listen tells nobody
 link.settimeout(max(1.0, until - time.monotonic()))
 link.sendall(request)
 link.shutdown(socket.SHUT_WR)
