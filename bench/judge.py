@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -18,6 +19,7 @@ import msgspec
 import trio
 
 import minisandbox
+from bench.command import parser_of, run_benchmark
 from bench.samples import Machine, look_at_machine
 from minisandbox.images.rootfs import build_rootfs
 from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
@@ -87,30 +89,18 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
     runs = options.runs or (10 if options.quick else 200)
-    try:
-        report = trio.run(measure, runs, 0.5 if options.quick else 5.0)
-    except* minisandbox.SandboxError as failed:
-        report = None
-        print(f"bench: {failed.exceptions[0]}", file=sys.stderr)
-    if report is None:
-        return 1
+    return run_benchmark(options, partial(measure, runs, 0.5 if options.quick else 5.0), show, draw)
+
+
+def show(report: JudgeReport) -> None:
+    """Print what a person reads."""
     print("\n".join(report.lines()))
-    if options.json:
-        options.json.write_bytes(msgspec.json.encode(report))
-    if options.plot:
-        draw(report, options.plot)
-    return 0
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="measure a twentieth")
+    parser = parser_of(__doc__, EXAMPLES, "measure a twentieth")
     parser.add_argument("--runs", type=int, metavar="N", help="samples of each subject")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG")
     return parser.parse_args(arguments)
 
 

@@ -9,21 +9,20 @@ import argparse
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import msgspec
 import trio
 from rich.console import Console
-from rich.progress import track
 
 import minisandbox
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.report import print_report
 from bench.samples import Report, Samples, look_at_machine
 from bench.tools import (
-    BenchError,
     Rate,
     RunInOpen,
     Spawned,
@@ -65,45 +64,30 @@ def main(arguments: Sequence[str]) -> int:
     effort = QUICK if options.quick else FULL
     if options.runs:
         effort = Effort(options.runs, effort.warm_up, effort.rounds, effort.seconds)
-    try:
-        report = trio.run(measure_all, effort, options.state_dir)
-    except* (minisandbox.SandboxError, BenchError) as failed:
-        report = None
-        print(f"bench: {first_of(failed)}", file=sys.stderr)
-    if report is None:
-        return 1
-    print_report(Console(), report)
-    if options.json:
-        options.json.write_bytes(msgspec.json.encode(report))
-    if options.plot:
-        from bench.plot import draw  # matplotlib takes a second to import
+    return run_benchmark(options, partial(measure_all, effort, options.state_dir), show, draw_lazily)
 
-        draw(report, options.plot)
-    return 0
+
+def show(report: Report) -> None:
+    """Print what a person reads."""
+    print_report(Console(), report)
+
+
+def draw_lazily(report: Report, file: Path) -> None:
+    """Draw the picture."""
+    from bench.plot import draw  # matplotlib takes a second to import
+
+    draw(report, file)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="measure a tenth")
+    parser = parser_of(__doc__, EXAMPLES, "measure a tenth")
     parser.add_argument("--runs", type=int, metavar="N", help="starts of each subject, one at a time")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where minisandbox keeps its rootfs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG")
     options = parser.parse_args(arguments)
     if options.runs is not None and options.runs < 1:
         parser.error("--runs must be at least 1")
     return options
-
-
-def first_of(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """Return the first exception in a group of groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def measure_all(effort: Effort, state_dir: Path | None) -> Report:
@@ -206,11 +190,6 @@ async def measure_throughput(subjects: Sequence[Subject], effort: Effort) -> dic
         for subject in order.sample(subjects, len(subjects)):
             rates[subject.key][at_once].append(await subject.many(at_once, effort.seconds))
     return rates
-
-
-def with_bar(steps: Sequence[int], text: str) -> Iterable[int]:
-    """Return the steps with a progress bar on a terminal, and with nothing elsewhere."""
-    return track(steps, text, transient=True, disable=not sys.stdout.isatty())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -11,17 +12,19 @@ from rich.table import Table
 
 from bench.samples import Report
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Generic[R]):
     """One figure to reach: a multiple that must be at most or at least a bound."""
 
     text: str
-    measure: Callable[[Report], float]
+    measure: Callable[[R], float]
     at_most: float | None = None
     at_least: float | None = None
 
-    def line(self, report: Report) -> str:
+    def line(self, report: R) -> str:
         """Say whether the goal is reached, with the figures."""
         wanted = f"at most {self.at_most:g} x" if self.at_most is not None else f"at least {self.at_least:g} x"
         try:
@@ -34,7 +37,7 @@ class Goal:
         return f"{verdict} [bold]{figure:7.2f} x[/]  {self.text}: {wanted}"
 
 
-GOALS = (
+GOALS: tuple[Goal[Report], ...] = (
     Goal("p50, start, run, gone / bare", lambda report: report.ratio("start_run_gone"), at_most=3),
     Goal("p50, started ahead, run, gone / bare", lambda report: report.ratio("started_ahead"), at_most=3),
     Goal("p50, nsjail / start, run, gone", lambda report: slower_than_ours(report, "nsjail"), at_least=4),
@@ -66,12 +69,18 @@ def print_report(console: Console, report: Report) -> None:
         console.print(goal.line(report))
 
 
+def empty_table(title: str, headings: Iterable[str]) -> Table:
+    """Return a table of figures with a name before each row."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def latency_table(report: Report) -> Table:
     """Times of one start after the other."""
-    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for heading in ("p50", "p90", "p99", "x bare", "n"):
-        table.add_column(heading, justify="right")
+    table = empty_table("one at a time, in milliseconds", ("p50", "p90", "p99", "x bare", "n"))
     for key, samples in report.samples.items():
         quantiles = [f"{samples.latency(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
         table.add_row(samples.label, *quantiles, f"{report.ratio(key):.2f} x", str(len(samples.latency_s)))
@@ -81,10 +90,7 @@ def latency_table(report: Report) -> Table:
 def throughput_table(report: Report) -> Table:
     """Starts a second with several at once."""
     at_once = sorted(next(iter(report.samples.values())).rates)
-    table = Table(title="starts a second, by the number at once", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for number in at_once:
-        table.add_column(str(number), justify="right")
+    table = empty_table("starts a second, by the number at once", map(str, at_once))
     for samples in report.samples.values():
         table.add_row(samples.label, *(f"{samples.throughput(number):,.0f}" for number in at_once))
     return table

@@ -14,17 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import trio
 from rich.console import Console
 
 import minisandbox
-from bench.launch import first_of, with_bar
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.samples import look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
 from bench.state_report import EMPTY, StateReport, Timed, print_state
 from bench.state_warm import Warm, by_forks, open_warm, warm_subjects
-from bench.tools import BenchError
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -86,33 +84,27 @@ QUICK = Effort(
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
-    try:
-        report = trio.run(measure_all, QUICK if options.quick else FULL, options.state_dir, options.rootfs)
-    except* (minisandbox.SandboxError, BenchError) as failed:
-        report = None
-        print(f"bench: {first_of(failed)}", file=sys.stderr)
-    if report is None:
-        return 1
-    print_state(Console(), report)
-    if options.json:
-        options.json.write_bytes(msgspec.json.encode(report))
-    if options.plot:
-        from bench.state_plot import draw_state  # matplotlib takes a second to import
+    measure = partial(measure_all, QUICK if options.quick else FULL, options.state_dir, options.rootfs)
+    return run_benchmark(options, measure, show, draw_lazily)
 
-        draw_state(report, options.plot)
-    return 0
+
+def show(report: StateReport) -> None:
+    """Print what a person reads."""
+    print_state(Console(), report)
+
+
+def draw_lazily(report: StateReport, file: Path) -> None:
+    """Draw the picture."""
+    from bench.state_plot import draw_state  # matplotlib takes a second to import
+
+    draw_state(report, file)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="measure little, of little state")
+    parser = parser_of(__doc__, EXAMPLES, "measure little, of little state")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where minisandbox keeps its rootfs")
     parser.add_argument("--rootfs", default="host", metavar="NAME", help="has the Python, and numpy (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG")
     return parser.parse_args(arguments)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.report import Goal, empty_table
 from bench.samples import Machine
 
 EMPTY = "empty_start"
@@ -60,34 +59,15 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.subjects[key].quantile(0.5) / self.subjects[base].quantile(0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class StateGoal:
-    """A multiple that must be at most or at least a bound."""
-
-    text: str
-    key: str
-    base: str
-    at_most: float | None = None
-    at_least: float | None = None
-
-    def line(self, report: StateReport) -> str:
-        """Say whether it is reached, with the figures."""
-        wanted = f"at most {self.at_most:g} x" if self.at_most is not None else f"at least {self.at_least:g} x"
-        try:
-            figure = report.ratio(self.key, self.base)
-        except KeyError as missing:
-            return f"[yellow]not measured[/]           {self.text}: {wanted}; {missing.args[0]} is missing"
-        too_high = self.at_most is not None and figure > self.at_most
-        too_low = self.at_least is not None and figure < self.at_least
-        verdict = "[red]not reached[/]" if too_high or too_low else "[green]reached[/]    "
-        return f"{verdict} [bold]{figure:7.2f} x[/]  {self.text}: {wanted}"
-
-
-STATE_GOALS = (
-    StateGoal("p50, fork of a sandbox that holds state / empty start", "fork", EMPTY, at_most=1.5),
-    StateGoal("p50, restore in place / empty start", "restore", EMPTY, at_most=1.0),
-    StateGoal("p50, numpy, cold / warm", "cold_numpy", "warm_numpy", at_least=20),
-    StateGoal("p50, print(1), cold / warm", "cold_print", "warm_print", at_least=4),
+STATE_GOALS: tuple[Goal[StateReport], ...] = (
+    Goal(
+        "p50, fork of a sandbox that holds state / empty start",
+        lambda report: report.ratio("fork", EMPTY),
+        at_most=1.5,
+    ),
+    Goal("p50, restore in place / empty start", lambda report: report.ratio("restore", EMPTY), at_most=1.0),
+    Goal("p50, numpy, cold / warm", lambda report: report.ratio("cold_numpy", "warm_numpy"), at_least=20),
+    Goal("p50, print(1), cold / warm", lambda report: report.ratio("cold_print", "warm_print"), at_least=4),
 )
 
 
@@ -124,10 +104,7 @@ def size_text(count: int) -> str:
 
 def subjects_table(report: StateReport) -> Table:
     """Times of one after the other."""
-    table = Table(title="one at a time, in milliseconds", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for heading in ("p50", "p90", "p99", "x empty", "n"):
-        table.add_column(heading, justify="right")
+    table = empty_table("one at a time, in milliseconds", ("p50", "p90", "p99", "x empty", "n"))
     for key, timed in report.subjects.items():
         quantiles = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
         table.add_row(timed.label, *quantiles, f"{report.ratio(key, EMPTY):.2f} x", str(len(timed.seconds)))
@@ -136,10 +113,7 @@ def subjects_table(report: StateReport) -> Table:
 
 def curve_table(title: str, curves: dict[str, Curve], at: Callable[[int], str]) -> Table:
     """One row for each curve."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for place in sorted(next(iter(curves.values())).seconds):
-        table.add_column(at(place), justify="right")
+    table = empty_table(title, map(at, sorted(next(iter(curves.values())).seconds)))
     for curve in curves.values():
         table.add_row(curve.label, *(f"{seconds * 1e3:,.2f}" for seconds in curve.medians().values()))
     return table

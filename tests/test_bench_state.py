@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.state_report import STATE_GOALS, Curve, StateGoal, StateReport, Timed, curve_sets, size_text
+from bench.report import Goal
+from bench.state_report import STATE_GOALS, Curve, StateReport, Timed, curve_sets, size_text
 from tests.kernel import HAS_DETACHED_LAYERS
 from tests.test_bench import MACHINE
 
@@ -62,7 +63,7 @@ BAD = report_of(
 
 
 @pytest.mark.parametrize("goal", STATE_GOALS, ids=lambda goal: goal.text)
-def test_goal_is_reached_at_its_bound_and_not_beyond(goal: StateGoal) -> None:
+def test_goal_is_reached_at_its_bound_and_not_beyond(goal: Goal[StateReport]) -> None:
     """The bound itself is good enough, a little more is not, and what was not measured is said to be so."""
     assert "[green]reached" in goal.line(GOOD)
     assert "[red]not reached" in goal.line(BAD)

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from minisandbox.images.layer_copy import flatten_layers
 from minisandbox.images.merged import MergedWalk
 from minisandbox.images.snapshot_record import Recorder
 from minisandbox.images.tree import TOP, Step
+from tests.snapshots import opened
 
 pytestmark = pytest.mark.requires_root
 
@@ -176,16 +177,6 @@ def overlays() -> Iterator[Overlays]:
             yield Overlays(Path(place))
         finally:
             subprocess.run(["umount", place], check=True)
-
-
-@contextmanager
-def opened(*places: Path) -> Iterator[list[int]]:
-    """Open directories for the block."""
-    with ExitStack() as stack:
-        fds = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in places]
-        for fd in fds:
-            stack.callback(os.close, fd)
-        yield fds
 
 
 def rootfs_of(top: Path) -> Rootfs:

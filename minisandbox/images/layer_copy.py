@@ -18,6 +18,7 @@ from minisandbox.errors import HostError
 from minisandbox.images.entry import quoted
 from minisandbox.images.marks import Marks
 from minisandbox.images.merged import Found, Inode, MergedWalk
+from minisandbox.images.pieces import write_pieces
 from minisandbox.images.progress import Meter
 from minisandbox.images.snapshot_record import Owners, Recorder, kept_mtime_ns
 from minisandbox.images.sparse import Segments
@@ -89,12 +90,7 @@ class LayerWriter:
         """Make a regular file of pieces, each with its place in it; where there is none is a hole."""
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=self._here_fd)
         try:
-            end = 0
-            for place, data in pieces:
-                end = place + len(data)
-                _write_at(fd, data, place)
-            if end != size:
-                os.ftruncate(fd, size)
+            write_pieces(fd, size, pieces)
             self._describe(fd, name, facts)
             os.utime(fd, ns=(facts.mtime_ns, facts.mtime_ns))
         finally:
@@ -241,13 +237,6 @@ def _counted(pieces: Iterator[tuple[int, bytes]], meter: Meter) -> Iterator[tupl
     for place, data in pieces:
         meter.add_bytes(len(data))
         yield place, data
-
-
-def _write_at(fd: int, data: bytes, place: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, place)
-        view, place = view[written:], place + written
 
 
 @contextmanager

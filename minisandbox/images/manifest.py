@@ -119,16 +119,23 @@ def manifest_file(state: StateDir, name: str) -> Path:
     return state.rootfs / f"{name}.json"
 
 
-def read_manifest_of(state: StateDir, name: str) -> Manifest | None:
-    """Return the manifest of a name, or None. Raises StateError when it is damaged."""
-    file = manifest_file(state, name)
+def read_if_there(file: Path) -> bytes | None:
+    """Return what is in a file, or None where there is none. Raises StateError."""
     try:
         with reporting(f"read {file}"):
-            content = file.read_bytes()
+            return file.read_bytes()
     except StateError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
+
+
+def read_manifest_of(state: StateDir, name: str) -> Manifest | None:
+    """Return the manifest of a name, or None. Raises StateError when it is damaged."""
+    file = manifest_file(state, name)
+    content = read_if_there(file)
+    if content is None:
+        return None
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.MsgspecError as error:

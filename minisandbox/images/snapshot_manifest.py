@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from minisandbox.errors import SnapshotDamagedError, SnapshotNotFoundError, StateError
+from minisandbox.errors import SnapshotDamagedError, SnapshotNotFoundError
 from minisandbox.images.layer import Layer, find_layer
-from minisandbox.images.manifest import BindRecord, Rootfs, bind_of, bind_record
+from minisandbox.images.manifest import BindRecord, Rootfs, bind_of, bind_record, read_if_there
 from minisandbox.images.recipe import ROOTFS_NAME
-from minisandbox.images.state import StateDir, reporting
+from minisandbox.images.state import StateDir
 
 FORMAT = 1
 MIN_PREFIX = 4
@@ -156,11 +156,5 @@ def _layers(state: StateDir, digests: tuple[str, ...], file: Path) -> tuple[Laye
 
 
 def _read(file: Path) -> SnapshotManifest | None:
-    try:
-        with reporting(f"read {file}"):
-            content = file.read_bytes()
-    except StateError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-    return decode_manifest(content, file)
+    content = read_if_there(file)
+    return None if content is None else decode_manifest(content, file)

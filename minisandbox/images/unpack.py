@@ -19,6 +19,7 @@ from minisandbox.images.entry import DEFAULT_MTIME_NS, Attributes, RefusedError,
 from minisandbox.images.layer import Layer
 from minisandbox.images.overlay import Parts, is_whiteout, look_below, make_opaque, make_whiteout, remove_entry
 from minisandbox.images.owner import give_to, keeps_owners
+from minisandbox.images.pieces import write_pieces
 from minisandbox.images.stream import Bounds
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,12 +78,7 @@ class TreeWriter:
         with _blamed_on_entry():
             fd = self._create(parts)
             try:
-                end = 0
-                for place, data in pieces:
-                    end = place + len(data)
-                    _write_at(fd, data, place)
-                if end != size:
-                    os.ftruncate(fd, size)
+                write_pieces(fd, size, pieces)
                 self._apply(fd, attributes)
                 os.utime(fd, ns=(attributes.mtime_ns, attributes.mtime_ns))
             finally:
@@ -288,12 +284,6 @@ def _status(name: bytes, directory_fd: int) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _write_at(fd: int, data: bytes, place: int) -> None:
-    while data:
-        written = os.pwrite(fd, data, place)
-        data, place = data[written:], place + written
 
 
 def _quoted(parts: Parts) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +134,16 @@ def load_task(directory: Path) -> Assignment:
     document = read_document(directory / FILE_NAME, TaskError)
     with document.at():
         file = document.convert(JudgeTable)
-    return assignment_of(file, directory, document)
+    return assignment_of(file, document, partial(work_of, file, directory, document))
 
 
-def assignment_of(file: JudgeTable, directory: Path, document: Document) -> Assignment:
-    """Return the task that a table describes, with the tests in its directory."""
+def assignment_of(file: JudgeTable, document: Document, work: Callable[[], Work]) -> Assignment:
+    """Return the task that a table describes, with this work, which is made when the table is known to be one."""
     if file.format != 1:
         raise document.error(("format",), f"format {file.format} is not known; this is format 1")
     return Assignment(
         name=file.name,
-        work=_work(file, directory, document),
+        work=work(),
         declared=file.artifacts,
         environment=file.environment,
         budget=file.budget,
@@ -150,7 +152,8 @@ def assignment_of(file: JudgeTable, directory: Path, document: Document) -> Assi
     )
 
 
-def _work(file: JudgeTable, directory: Path, document: Document) -> Work:
+def work_of(file: JudgeTable, directory: Path, document: Document) -> Work:
+    """Return what a table and the files in its directory say is to be judged."""
     tables = {
         "stdio": file.stdio,
         "function": file.function,

@@ -16,17 +16,19 @@ import math
 import os
 import stat
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from minisandbox.document import Document, Key, read_document
 from minisandbox.errors import LocatedError, TaskError
-from minisandbox.judge.assignment import Assignment, FunctionWork
+from minisandbox.judge.assignment import Assignment, FunctionWork, Work
 from minisandbox.judge.kind import kind_of
 from minisandbox.judge.load import FILE_NAME as JUDGE_FILE
-from minisandbox.judge.load import assignment_of, load_task
+from minisandbox.judge.load import assignment_of, load_task, work_of
 from minisandbox.tasks.calls import read_calls
 from minisandbox.tasks.tables import OwnTable, TaskTable
 from minisandbox.tasks.task import Agent, File, Files, Task
@@ -118,10 +120,10 @@ def _assignment(name: str, table: TaskTable, directory: Path, document: Document
         raise section.error(("function", "tolerance"), "a tolerance is a number from 0")
     if not kinds and (directory / "tests" / "test.sh").exists():
         own = msgspec.structs.replace(own, script=msgspec.convert(HARBOR, OwnTable).script)
-    if own.calls is None:
-        made = assignment_of(own, directory, section)
-    else:
-        made = _with_calls(own.calls, table, directory, section)
+    work: Callable[[], Work] = partial(work_of, own, directory, section)
+    if own.calls is not None:
+        work = partial(_with_calls, own.calls, own, directory, section)
+    made = assignment_of(own, section, work)
     if "integrity" not in given:
         made = msgspec.structs.replace(made, integrity=kind_of(made).CEILING)
     variables = {**table.environment.env, **table.verifier.env, **made.environment.variables}
@@ -130,28 +132,16 @@ def _assignment(name: str, table: TaskTable, directory: Path, document: Document
     )
 
 
-def _with_calls(calls: str, table: TaskTable, directory: Path, section: _Section) -> Assignment:
-    own = table.minisandbox
-    if own.format != 1:
-        raise section.error(("format",), f"format {own.format} is not known; this is format 1")
+def _with_calls(calls: str, own: OwnTable, directory: Path, section: _Section) -> FunctionWork:
     if own.function is None or own.function.calls:
         raise section.error(("calls",), "a file of calls needs [minisandbox.function], and no calls in it")
     path = directory / calls
     if not path.resolve().is_relative_to(directory.resolve()):
         raise section.error(("calls",), "the file of calls must be in the directory of the task")
-    work = FunctionWork(
+    return FunctionWork(
         module=own.function.module,
         tolerance=own.function.tolerance,
         calls=read_calls(_read(path, MAX_FILE_BYTES), path),
-    )
-    return Assignment(
-        name="",
-        work=work,
-        declared=own.artifacts,
-        environment=own.environment,
-        budget=own.budget,
-        scoring=own.scoring,
-        integrity=own.integrity,
     )
 
 
