@@ -61,7 +61,7 @@ FEATURES = (
         "overlay by descriptor",
         "6.15",
         _overlay_is_by_descriptor,
-        "missing: overlays are made by path, which makes each start about 0.1 ms longer",
+        "missing: overlays are made by path, with a few mounts more at each start",
     ),
     Feature(
         "snapshots in memory",
