@@ -12,37 +12,25 @@ from minisandbox.errors import BusyError, StartError
 from minisandbox.kernel.launcher import Launcher, step_deadline
 from minisandbox.kernel.protocol import RecordKind, Request, stage_name
 
-_TRIES, _LOOK_AGAIN_S = 100, 0.005
-
 _COPIES = itertools.count(1 << 31)
 """Numbers of copies. Sandboxes have lower ones for a long time."""
 
 
-async def seal_disk(launcher: Launcher, sandbox: int, disk_fd: int) -> None:
+async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -> None:
     """Make the disk of a sandbox read-only for good (`disk_fd` is borrowed). Shielded, with a deadline.
 
-    A file of a process that ended is closed a moment later, by a task of the kernel's: that is waited for.
-    Raises BusyError when something there is open for writing for longer.
+    Raises BusyError when something there is open for writing.
     """
-    for _ in range(_TRIES):
-        if await _try_to_seal(launcher, sandbox, disk_fd):
-            return
-        await trio.sleep(_LOOK_AGAIN_S)
-    raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
-
-
-async def _try_to_seal(launcher: Launcher, sandbox: int, disk_fd: int) -> bool:
     sealed = launcher.expect(RecordKind.SEALED, sandbox)
-    request = Request("seal").option("id", sandbox).descriptor("disk", disk_fd)
+    request = Request("seal").option("slot", slot).option("id", sandbox).descriptor("disk", disk_fd)
     with trio.CancelScope(shield=True), step_deadline(f"the disk of sandbox {sandbox} to be sealed"):
         await launcher.send(request)
         await sealed.wait()
     record = launcher.answer(RecordKind.SEALED, sandbox)
     if record.error == errno.EBUSY:
-        return False
+        raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
     if record.kind == RecordKind.FAILED:
         raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
-    return True
 
 
 async def copy_layers(launcher: Launcher, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float) -> int:

@@ -1,6 +1,7 @@
 /* The writable file system of a sandbox: how it is seen inside, and how it ends as a layer of others. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "kernel.h"
@@ -35,11 +36,28 @@ static int make_read_only(int disk_fd)
 	return 0;
 }
 
+/* The overlay of a sandbox remembers files of the disk that were removed, when they have another name that it has looked
+ * up, and their directories; they keep the disk from becoming read-only. A reconfiguration that changes nothing lets an
+ * overlay forget all that nobody uses (shrink_dcache_sb in reconfigure_super, fs/super.c). */
+static void forget_unused(const struct host *host, pid_t init)
+{
+	char path[32];
+	(void)snprintf(path, sizeof path, "%d/root", init);
+	cleanup_fd int root = openat(host->proc_fd, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	cleanup_fd int context = root < 0 ? -1 : sys_fspick(root);
+	if (context >= 0)
+		(void)sys_fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0); /* the next try tells */
+}
+
 /* Make a file system read-only, whoever has it mounted and however, and say SEALED; or FAILED with the stage SEAL_DISK,
- * EBUSY when a file there is open for writing. */
-void disk_seal(const struct request *req, const struct reporter *to)
+ * EBUSY when a file there is open for writing. `init` is that of the sandbox, 0 when it is gone. */
+void disk_seal(const struct host *host, pid_t init, const struct request *req, const struct reporter *to)
 {
 	int error = make_read_only(req->disk.fd[0]);
+	if (error == EBUSY && init) {
+		forget_unused(host, init);
+		error = make_read_only(req->disk.fd[0]);
+	}
 	struct record record = { .kind = RECORD_SEALED, .id = to->id };
 	if (error)
 		record = (struct record){ .kind = RECORD_FAILED, .stage = STAGE_SEAL_DISK, .id = to->id, .error = error,

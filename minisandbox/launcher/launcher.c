@@ -179,6 +179,7 @@ static void serve_listen(struct launcher *launcher, const struct request *req)
 static void dispatch(struct launcher *launcher, struct request *req)
 {
 	const struct reporter to = { .socket = SOCKET_FD, .id = (uint32_t)req->id };
+	const struct slot *slot = &launcher->slots[req->slot];
 	switch (req->verb) {
 	case VERB_CONFIGURE:
 		serve_configure(launcher, req);
@@ -197,7 +198,7 @@ static void dispatch(struct launcher *launcher, struct request *req)
 		serve_listen(launcher, req);
 		return;
 	case VERB_SEAL:
-		disk_seal(req, &to);
+		disk_seal(&launcher->host, slot->id == req->id ? slot->pid : 0, req, &to);
 		return;
 	case VERB_COPY:
 		copy_start(req, &to);

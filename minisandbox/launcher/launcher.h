@@ -192,7 +192,7 @@ void root_switch(const struct trees *trees, const struct reporter *to);
 
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
 int disk_map(int disk_fd, int user_ns_fd);
-void disk_seal(const struct request *req, const struct reporter *to);
+void disk_seal(const struct host *host, pid_t init, const struct request *req, const struct reporter *to);
 
 /* ---- pin.c: what two deterministic sandboxes see alike */
 int pin_times(int directory_fd, const char *path);

@@ -30,7 +30,7 @@ static const struct option OPTIONS[] = {
 	{ "id", KIND_NUMBER, COMMANDS | BIT(SIGNAL) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(WARM) | BIT(SEAL) | BIT(COPY),
 	  AT(id), UINT32_MAX,
 	  "number of the command or sandbox, said in its reports" },
-	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(WARM), AT(slot), 1u << 20,
+	{ "slot", KIND_NUMBER, BIT(SLOT) | BIT(START) | BIT(END) | BIT(LISTEN) | BIT(WARM) | BIT(SEAL), AT(slot), 1u << 20,
 	  "number of the slot" },
 	{ "disk", KIND_FD, BIT(SEAL) | BIT(START), AT(disk), 1,
 	  "seal: a writable file system that shall be so no longer; start: an empty directory to write to, not a tmpfs" },

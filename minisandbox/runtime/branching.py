@@ -166,7 +166,7 @@ class Branches:
         disk_fd = await sandbox.open_disk()
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, disk_fd)
-            await seal_disk(self._launcher, sandbox.number, disk_fd)
+            await seal_disk(self._launcher, sandbox.slot.number, sandbox.number, disk_fd)
             stack.pop_all()
         return disk_fd
 
