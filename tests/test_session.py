@@ -61,6 +61,7 @@ async def printed(session: Session, command: str) -> bytes:
 
 
 async def _wait_until_runs(sandbox: Sandbox, path: str) -> None:
+    """Wait for a file that a shell itself makes: one whose child ends well ignores an interrupt that came before that."""
     await sandbox.run(f"until test -e {path}; do sleep 0.01; done")
 
 
@@ -369,17 +370,17 @@ async def test_the_wall_time_limit_holds_for_each_command(sandbox: Sandbox) -> N
 @pytest.mark.parametrize(
     "command",
     [
-        "touch /tmp/runs; sleep 30; touch /tmp/after",
-        "touch /tmp/runs; while :; do :; done; touch /tmp/after",
-        "touch /tmp/runs; sleep 30 && touch /tmp/after; touch /tmp/after",
-        "f() { g; touch /tmp/after; }; g() { touch /tmp/runs; sleep 30; touch /tmp/after; }; f; touch /tmp/after",
-        "set -e; f() { touch /tmp/runs; sleep 30; touch /tmp/after; }; for i in 1 2; do f; done",
-        "f() { touch /tmp/runs; sleep 30; }; for ((i = 0; i < 3; i++)); do f; touch /tmp/after; done; touch /tmp/after",
-        "f() { touch /tmp/runs; sleep 30; }; while ((1)); do for i in 1; do f; done; done; touch /tmp/after",
-        "f() { touch /tmp/runs; sleep 30; }; f; while ((1)); do ((1)); done; touch /tmp/after",
-        "f() { touch /tmp/runs; sleep 30; }; while [[ 1 ]]; do case x in x) f; ((1)) ;; esac; done; touch /tmp/after",
-        "source <(echo 'touch /tmp/runs; sleep 30; touch /tmp/after'); touch /tmp/after",
-        "(touch /tmp/runs; sleep 30; touch /tmp/after); touch /tmp/after",
+        ": >/tmp/runs; sleep 30; touch /tmp/after",
+        ": >/tmp/runs; while :; do :; done; touch /tmp/after",
+        ": >/tmp/runs; sleep 30 && touch /tmp/after; touch /tmp/after",
+        "f() { g; touch /tmp/after; }; g() { : >/tmp/runs; sleep 30; touch /tmp/after; }; f; touch /tmp/after",
+        "set -e; f() { : >/tmp/runs; sleep 30; touch /tmp/after; }; for i in 1 2; do f; done",
+        "f() { : >/tmp/runs; sleep 30; }; for ((i = 0; i < 3; i++)); do f; touch /tmp/after; done; touch /tmp/after",
+        "f() { : >/tmp/runs; sleep 30; }; while ((1)); do for i in 1; do f; done; done; touch /tmp/after",
+        "f() { : >/tmp/runs; sleep 30; }; f; while ((1)); do ((1)); done; touch /tmp/after",
+        "f() { : >/tmp/runs; sleep 30; }; while [[ 1 ]]; do case x in x) f; ((1)) ;; esac; done; touch /tmp/after",
+        "source <(echo ': >/tmp/runs; sleep 30; touch /tmp/after'); touch /tmp/after",
+        "(: >/tmp/runs; sleep 30; touch /tmp/after); touch /tmp/after",
     ],
 )
 async def test_interrupt_is_like_ctrl_c(sandbox: Sandbox, session: Session, command: str) -> None:
@@ -405,7 +406,7 @@ async def test_interrupt_runs_the_trap_of_the_command(sandbox: Sandbox, session:
     results: list[SessionResult] = []
 
     async def run() -> None:
-        results.append(await session.run("trap 'echo trapped' INT; sh -c 'touch /tmp/runs; exec sleep 30'; echo after"))
+        results.append(await session.run("trap 'echo trapped' INT; sh -c ': >/tmp/runs; exec sleep 30'; echo after"))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
