@@ -61,7 +61,7 @@ async def printed(session: Session, command: str) -> bytes:
 
 
 async def _wait_until_runs(sandbox: Sandbox, path: str) -> None:
-    """Wait for a file that a shell itself makes: one whose child ends well ignores an interrupt that came before that."""
+    """Wait for a file that a shell itself makes: while it has a child that ends well, it ignores interrupts."""
     await sandbox.run(f"until test -e {path}; do sleep 0.01; done")
 
 
