@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 import trio
+from rich.console import Console
 from rich.progress import track
 
 import minisandbox
@@ -49,6 +50,11 @@ def run_benchmark(
     if options.plot:
         draw(report, options.plot)
     return 0
+
+
+def console() -> Console:
+    """Return where reports go: as wide as the terminal, and wide enough for all columns elsewhere."""
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> BaseException:

@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from rich.console import Console
 
 import minisandbox
-from bench.command import parser_of, run_benchmark, with_bar
+from bench.command import console, parser_of, run_benchmark, with_bar
 from bench.report import print_report
 from bench.samples import Report, Samples, look_at_machine
 from bench.tools import (
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(report: Report) -> None:
     """Print what a person reads."""
-    print_report(Console(), report)
+    print_report(console(), report)
 
 
 def draw_lazily(report: Report, file: Path) -> None:

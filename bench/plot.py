@@ -74,7 +74,7 @@ def draw_rates(axes: Axes, report: Report) -> None:
     bottom, top = axes.get_ylim()
     axes.set_ylim(bottom, top)
     for key, place in apart(ends, (top / bottom) ** 0.055).items():
-        name = report.samples[key].label.removeprefix("minisandbox: ")
+        name = report.samples[key].label.removeprefix("minisandbox: ").partition(":")[0]  # there is room for so much
         text = f"{ends[key]:,.0f}  {name}"
         axes.text(at_once[-1] * 1.15, place, text, va="center", fontsize=9, color=COLOURS[key])
     axes.set_title("Starts a second", fontsize=10.5, loc="left", color=INK)

@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from rich.console import Console
 
 import minisandbox
-from bench.command import parser_of, run_benchmark, with_bar
+from bench.command import console, parser_of, run_benchmark, with_bar
 from bench.samples import look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
 from bench.state_report import EMPTY, StateReport, Timed, print_state
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(report: StateReport) -> None:
     """Print what a person reads."""
-    print_state(Console(), report)
+    print_state(console(), report)
 
 
 def draw_lazily(report: StateReport, file: Path) -> None:
