@@ -138,6 +138,10 @@ class LedgerError(LocatedError):
     """A ledger of the judge was cut, edited or reordered. `line` is the first entry that does not hold."""
 
 
+class RecordError(SandboxError):
+    """The records of a run cannot be kept or read: the disk is full, the store is damaged or of another version."""
+
+
 class StateError(SandboxError):
     """The state directory is damaged, of another format, or not writable."""
 
