@@ -1,0 +1,158 @@
+"""One try at an episode: open, play, seal, take in, judge. Whatever fails of ours is raised, and nothing is scored then."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from minisandbox.errors import DeadlineError
+from minisandbox.judge.seal import seal
+from minisandbox.judge.spec import Outcome as Verdict
+from minisandbox.rollout.policy import Player, PolicyFaultError, Told, TrustedPlayer, opened
+from minisandbox.rollout.recorder import Recorder
+from minisandbox.rollout.referee import Referee, Ruling, Submission
+from minisandbox.rollout.scene import Scene
+from minisandbox.rollout.seat import Seat, seated
+from minisandbox.rollout.spec import Attempt, Budget, End, Episode, EpisodeKey, Trajectory
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.tasks.task import Task
+
+T = TypeVar("T")
+
+OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """An episode that is to be played."""
+
+    key: EpisodeKey
+    task: Task
+    player: Player | TrustedPlayer
+    open: OpenSandbox
+    """Opens a sandbox in which the task lies as at the beginning."""
+    used: Callable[[], Awaitable[None]]
+    """Says that the episode needs no more of them."""
+    seed: int
+    group: str
+    task_digest: str
+    queued_at: float
+    """By trio's clock."""
+    priority: int = 0
+    """The lower comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Court:
+    """What all episodes of a run share."""
+
+    referee: Referee
+    recorder: Recorder
+    budget: Budget
+
+
+@dataclass(slots=True)
+class Try:
+    """One try, as far as it came: what is known of it when it fails, too."""
+
+    job: Job
+    court: Court
+    queued_s: float
+    attempts: list[Attempt] = field(default_factory=list)
+    trajectory: Trajectory | None = None
+    opened_s: float = 0.0
+    judged_s: float = 0.0
+    _began: float = field(default_factory=trio.current_time)
+    _began_unix: float = field(default_factory=time.time)
+
+    @property
+    def seconds(self) -> float:
+        """How long it goes on."""
+        return trio.current_time() - self._began
+
+    async def play(self, decide: Callable[[Submission], Awaitable[Ruling]]) -> Episode:
+        """Play and judge it; `decide` asks for the verdict, again where it may. Raises SandboxError when we failed."""
+        async with contextlib.AsyncExitStack() as stack:
+            sandbox = await stack.enter_async_context(self.job.open())
+            self.opened_s = self.seconds
+            scene = Scene(self.job.key.id, self.job.task, sandbox, self.court.budget)
+            end, why = await self._turns(scene)
+            self.trajectory = scene.trajectory(end, why)
+            began = trio.current_time()
+            alive = await seal(sandbox)
+            submission = await self.in_time(self.court.referee.take_in(self.job.task, sandbox, alive=alive))
+        ruling = await decide(submission)
+        self.judged_s = trio.current_time() - began
+        artifacts = ruling.verdict.decision.inputs.artifacts
+        return self.episode(scene.trajectory(end, why, artifacts), ruling)
+
+    async def in_time(self, step: Awaitable[T]) -> T:
+        """Await a step of judging. Raises DeadlineError when it takes too long."""
+        within_s = self.court.budget.verdict_s
+        if within_s is None:
+            return await step
+        with trio.move_on_after(within_s):
+            return await step
+        raise DeadlineError(f"{self.job.key.id} was not judged within {within_s:g} s")
+
+    async def _turns(self, scene: Scene) -> tuple[End, str]:
+        async with self._seated(scene) as seat:
+            try:
+                while (end := scene.end) is None:
+                    await self._turn(scene, seat)
+            except PolicyFaultError as fault:
+                return (scene.end or End.POLICY), str(fault)
+        return end, ""
+
+    @contextlib.asynccontextmanager
+    async def _seated(self, scene: Scene) -> AsyncIterator[Seat]:
+        job = self.job
+        told = Told(
+            episode=job.key.id,
+            task=job.task.name,
+            instruction=job.task.instruction,
+            directory=scene.directory,
+            budget=self.court.budget,
+            seed=job.seed,
+            history=tuple(scene.turns),
+        )
+        async with seated(lambda: opened(job.player, told, job.task)) as seat:
+            yield seat
+
+    async def _turn(self, scene: Scene, seat: Seat) -> None:
+        bounds = [each for each in (self.court.budget.think_s, scene.wall_left_s) if each is not None]
+        asked = trio.current_time()
+        step = await seat.ask(scene.observation, min(bounds, default=None))
+        think_s = trio.current_time() - asked
+        if scene.end is None:  # its time may be up
+            turn = await scene.act(step, think_s=think_s)
+            await self.court.recorder.turn(self.job.key, turn)
+
+    def episode(self, trajectory: Trajectory, ruling: Ruling | None) -> Episode:
+        """Return it as it is recorded."""
+        return Episode(
+            key=self.job.key,
+            seed=self.job.seed,
+            task_digest=self.job.task_digest,
+            group=self.job.group,
+            started=self._began_unix,
+            seconds=self.seconds,
+            queued_s=self.queued_s,
+            opened_s=self.opened_s,
+            judged_s=self.judged_s,
+            trajectory=trajectory,
+            verdict=ruling and ruling.verdict,
+            attempts=tuple(self.attempts),
+            judge_episode=ruling and ruling.judge_episode,
+        )
+
+
+def is_ours(ruling: Ruling) -> bool:
+    """Return whether there is no verdict because we failed."""
+    return ruling.verdict.decision.verdict is Verdict.IE
