@@ -1,4 +1,4 @@
-"""What a policy's actions do in a sandbox, and what it sees of that. What it does wrong is an outcome, and no exception."""
+"""What a policy's actions do in a sandbox, and what it sees of that. What it does wrong is no exception."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_target(target: int, bounds: Concurrency, load: Load, *, is_full: bool) -> int:
-    """Return how many should run, from how many did and how loaded the machine was; `is_full` says that all of them did.
+    """Return how many should run, from how many may now and the load; `is_full` says that all of them do.
 
     Up by a quarter while there is room, down by a quarter when there is too much, and at rest in between.
     """

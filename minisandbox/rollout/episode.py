@@ -1,4 +1,4 @@
-"""One try at an episode: open, play, seal, take in, judge. Whatever fails of ours is raised, and nothing is scored then."""
+"""One try at an episode: open, play, seal, take in, judge. What fails of ours is raised, and nothing is scored."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ class Try:
             opened_s=self.opened_s,
             judged_s=self.judged_s,
             trajectory=trajectory,
-            verdict=ruling and ruling.verdict,
+            verdict=None if ruling is None else ruling.verdict,
             attempts=tuple(self.attempts),
-            judge_episode=ruling and ruling.judge_episode,
+            judge_episode=None if ruling is None else ruling.judge_episode,
         )
 
 

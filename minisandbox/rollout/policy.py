@@ -1,4 +1,4 @@
-"""What a policy is: something that acts on observations; and how one is made anew for each episode. No I/O of its own."""
+"""What a policy is: something that acts on observations; and how one is made for each episode. No I/O of its own."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from minisandbox.tasks.task import Task
 class Prepared:
     """Opens sandboxes for `uses` episodes of one task; after the last of them nothing of it is left.
 
-    The first one lays the task's files out and takes a snapshot, the others begin from that. Where this host cannot take
+    The first one lays the task's files out and takes a snapshot, from which all begin. Where this host cannot take
     snapshots, or there are no files to lay out, each one begins anew.
     """
 

@@ -30,9 +30,9 @@ class Plan:
     players: Sequence[Player | TrustedPlayer]
     samples: int = 1
     seed: int = 0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     concurrency: Concurrency
-    retry: Retry = Retry()
+    retry: Retry = field(default_factory=Retry)
     priority: Callable[[Task], int] = lambda task: 0
     """Of its episodes; the lower come first."""
     group: Callable[[Task], str] = lambda task: task.name

@@ -1,7 +1,6 @@
 """A scene: an episode while it is played. Its sandbox, the turns so far, and what is left of its budget.
 
-It can be played by hand, by a policy (`episode.play`), and forked in the middle (`branch`). It opens no sandbox but in a
-block, and judges nothing.
+It can be played by hand or by a policy, and forked in the middle (`branch`). It judges nothing.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Scheduler:
         await self._note("retry", one.job, {"error": error, "message": message[:1000]})
 
     async def _note(self, name: str, job: Job | None, data: dict[str, Any]) -> None:
-        await self.court.recorder.event(name, job and job.key, data)
+        await self.court.recorder.event(name, None if job is None else job.key, data)
 
 
 def is_retryable(error: Exception) -> bool:
