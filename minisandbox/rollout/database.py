@@ -121,7 +121,9 @@ def open_damaged(directory: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         connection.execute("PRAGMA query_only = ON")
         if version != VERSION:
-            raise RecordError(f"the records in {directory} are of version {version}, and only {VERSION} can be recovered")
+            raise RecordError(
+                f"the records in {directory} are of version {version}, and only {VERSION} can be recovered"
+            )
     except BaseException:
         connection.close()
         raise
