@@ -141,13 +141,19 @@ class _Chat:
     async def _post_once(self, request: dict[str, Any]) -> tuple[int, bytes]:
         url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
         content = bytearray()
-        with trio.fail_after(self.endpoint.timeout_s):
-            async with self.client.stream("POST", url, json=request) as response:
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > ANSWER_MAX_BYTES:
-                        raise PolicyFaultError(f"the endpoint answered more than {ANSWER_MAX_BYTES} bytes")
-                return response.status_code, bytes(content)
+        try:
+            with trio.fail_after(self.endpoint.timeout_s):
+                async with self.client.stream("POST", url, json=request) as response:
+                    async for chunk in response.aiter_bytes():
+                        content += chunk
+                        if len(content) > ANSWER_MAX_BYTES:  # raising here would leave generators of httpx half read
+                            await response.aclose()
+        except httpx.TransportError:
+            if len(content) <= ANSWER_MAX_BYTES:
+                raise
+        if len(content) > ANSWER_MAX_BYTES:
+            raise PolicyFaultError(f"the endpoint answered more than {ANSWER_MAX_BYTES} bytes")
+        return response.status_code, bytes(content)
 
     def remember(self) -> None:
         """Begin the conversation: the instruction, and what was played before where the episode is a branch."""

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minisandbox.judge.assignment import Assignment, StateWork
-from minisandbox.judge.assignment import FileCheck
+from minisandbox.judge.assignment import Assignment, FileCheck, StateWork
 from minisandbox.rollout.builtin import Script
 from minisandbox.rollout.policy import Player, Policy, Told
 from minisandbox.rollout.recorder import RunInfo

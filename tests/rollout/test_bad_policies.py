@@ -166,4 +166,3 @@ def test_a_step_that_is_one_stays_what_it_is() -> None:
     step = Step(action=Write(path="x", content=bytes(range(256))), tokens=5, data={"logprob": [-0.5, None, "x"]})
 
     assert step == checked_step(step)
-
