@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -92,7 +92,7 @@ class Run:
         self.before = len(self._finished)
         await self.scheduler.run(self._jobs(tasks))
 
-    async def _jobs(self, tasks: Iterator[Task | LeftOut]) -> AsyncIterator[Job]:
+    async def _jobs(self, tasks: Iterator[Task | LeftOut]) -> AsyncGenerator[Job, None]:
         while (item := await trio.to_thread.run_sync(next, tasks, None)) is not None:
             if isinstance(item, LeftOut):
                 data = {"name": item.name, "why": item.why, "is_broken": item.is_broken}

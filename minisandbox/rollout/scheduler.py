@@ -8,7 +8,8 @@ that a run that is begun again plays it. It knows nothing of tasks and sandboxes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -95,14 +96,14 @@ class Scheduler:
         self.drain()
         self._scope.cancel()
 
-    async def run(self, source: AsyncIterator[Job]) -> None:
+    async def run(self, source: AsyncGenerator[Job, None]) -> None:
         """Play every job. Raises what the source raises, and RecordError, at which it stops.
 
         Cancelled: as `stop`.
         """
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._feed, source, nursery.cancel_scope)
+                nursery.start_soon(self._feed, source)
                 nursery.start_soon(self._scale)
                 async with trio.open_nursery() as tries:
                     while (job := await self._next()) is not None:
@@ -110,11 +111,12 @@ class Scheduler:
                         tries.start_soon(self._serve, job, trio.current_time())
                 nursery.cancel_scope.cancel()
 
-    async def _feed(self, source: AsyncIterator[Job], scope: trio.CancelScope) -> None:
-        async for job in source:
-            if self.state.draining:
-                break
-            await self._queue.put(job)
+    async def _feed(self, source: AsyncGenerator[Job, None]) -> None:
+        async with contextlib.aclosing(source):
+            async for job in source:
+                if self.state.draining:
+                    break
+                await self._queue.put(job)
         self._queue.end()
 
     async def _next(self) -> Job | None:

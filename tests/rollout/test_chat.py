@@ -21,7 +21,7 @@ from tests.rollout.endpoint import Script, in_order, listening, says
 from tests.rollout.players import DEADLINE_S, file_task
 
 WRITE = ("write", {"path": "hello.txt", "content": "hello\n"})
-SUBMIT = ("submit", {})
+SUBMIT: tuple[str, dict[str, str]] = ("submit", {})
 
 
 def asking(url: str, **changed: Any) -> Endpoint:

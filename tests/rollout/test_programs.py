@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import trio
 import trio.lowlevel
@@ -100,9 +100,11 @@ while True: signal.pause()
 
     assert End.SUBMITTED is episode.trajectory.end
     assert 2 == len(pids)
-    with trio.fail_after(10):
-        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
-            await trio.sleep(0.01)  # the grandchild belongs to whoever reaps orphans here
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError), trio.fail_after(10):
+            pid_fd = os.pidfd_open(pid)
+            await trio.lowlevel.wait_readable(pid_fd)  # a grandchild may be one that nobody reaped yet
+            os.close(pid_fd)
 
 
 async def test_each_episode_has_a_process_of_its_own(play_all: PlayAll) -> None:
