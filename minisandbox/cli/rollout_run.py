@@ -8,7 +8,8 @@ import os
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from minisandbox.rollout.referee import LocalReferee, Referee, RemoteReferee
 from minisandbox.rollout.run import Plan, Run
 from minisandbox.rollout.scheduler import first_of
 from minisandbox.rollout.source import LeftOut, tasks_of
-from minisandbox.rollout.spec import Episode
 from minisandbox.rollout.store import open_store
 from minisandbox.rollout.tally import Tally
 from minisandbox.runtime.opening import open_supervisor
@@ -46,48 +46,58 @@ async def serve_run(plan: Plan, sources: Sequence[str], options: argparse.Namesp
 
 
 async def _serve(plan: Plan, sources: Sequence[str], options: argparse.Namespace, state_dir: Path | None) -> Summary:
-    tally, left_out = Tally(), list[LeftOut]()
+    session = _Session()
     processors = len(os.sched_getaffinity(0))
     most = 2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors
-    began = time.monotonic()
-    came: list[int] = []
-    run: Run | None = None
-
-    def heed(number: int) -> None:
-        came.append(number)
-        if run is None:
-            scope.cancel()
-        elif number == signal.SIGINT and not run.scheduler.state.draining:
-            run.scheduler.drain()
-        else:
-            run.scheduler.stop()
-
-    def tell(episode: Episode) -> None:
-        tally.add(episode)
-
-    with trio.CancelScope() as scope:
+    with session.scope:
         async with (
-            _heeding(heed),
+            _heeding(session.heed),
             open_store(options.out) as recorder,
             open_supervisor(state_dir=state_dir, max_sandboxes=most, degrade=options.degrade) as supervisor,
         ):
             referee = _referee(options, supervisor, processors)
-            run = Run(plan, supervisor, referee, recorder, tell=tell, tell_left_out=left_out.append)
-            async with drawing(run, tally, quiet=options.json):
+            run = session.run = Run(plan, supervisor, referee, recorder, session.tally.add, session.left_out.append)
+            async with drawing(run, session.tally, quiet=options.json):
                 tasks = tasks_of(sources, supervisor.state, limit=options.limit)
                 await run.play(tasks, version=_version(), machine=_machine())
-    return Summary(
-        directory=str(options.out),
-        before=run.before if run else 0,
-        episodes=tally.episodes,
-        turns=tally.turns,
-        retries=tally.retries,
-        seconds=time.monotonic() - began,
-        policies=tally.summaries(),
-        malformed=[f"{item.name}: {item.why}" for item in left_out if item.is_broken],
-        left_out=[f"{item.name}: {item.why}" for item in left_out if not item.is_broken],
-        signal=came[0] if came else None,
-    )
+    return session.summary(str(options.out))
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is known of a run here, and what signals do to it."""
+
+    run: Run | None = None
+    tally: Tally = field(default_factory=Tally)
+    left_out: list[LeftOut] = field(default_factory=list)
+    came: list[int] = field(default_factory=list)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    began: float = field(default_factory=time.monotonic)
+
+    def heed(self, number: int) -> None:
+        """End: at the first Ctrl-C with what runs, else at once."""
+        self.came.append(number)
+        if self.run is None:
+            self.scope.cancel()
+        elif number == signal.SIGINT and not self.run.scheduler.state.draining:
+            self.run.scheduler.drain()
+        else:
+            self.run.scheduler.stop()
+
+    def summary(self, directory: str) -> Summary:
+        """Return what came of it."""
+        return Summary(
+            directory=directory,
+            before=self.run.before if self.run else 0,
+            episodes=self.tally.episodes,
+            turns=self.tally.turns,
+            retries=self.tally.retries,
+            seconds=time.monotonic() - self.began,
+            policies=self.tally.summaries(),
+            malformed=[f"{item.name}: {item.why}" for item in self.left_out if item.is_broken],
+            left_out=[f"{item.name}: {item.why}" for item in self.left_out if not item.is_broken],
+            signal=self.came[0] if self.came else None,
+        )
 
 
 def _referee(options: argparse.Namespace, supervisor: Supervisor, processors: int) -> Referee:
@@ -99,9 +109,8 @@ def _referee(options: argparse.Namespace, supervisor: Supervisor, processors: in
 
 
 @contextlib.asynccontextmanager
-async def _heeding(heed: object) -> AsyncIterator[None]:
+async def _heeding(heed: Callable[[int], None]) -> AsyncIterator[None]:
     """Call `heed` with each signal that asks to end, during the block; those that are ignored stay so (nohup(1))."""
-    assert callable(heed)
     numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:

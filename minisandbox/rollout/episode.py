@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,8 +18,8 @@ from minisandbox.rollout.policy import Player, PolicyFaultError, Told, TrustedPl
 from minisandbox.rollout.recorder import Recorder
 from minisandbox.rollout.referee import Referee, Ruling, Submission
 from minisandbox.rollout.scene import Scene
-from minisandbox.rollout.seat import Seat, seated
-from minisandbox.rollout.spec import Attempt, Budget, End, Episode, EpisodeKey, Trajectory
+from minisandbox.rollout.seat import seated
+from minisandbox.rollout.spec import Attempt, Budget, End, Episode, EpisodeKey, Trajectory, Turn
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.tasks.task import Task
 
@@ -78,19 +78,26 @@ class Try:
 
     async def play(self, decide: Callable[[Submission], Awaitable[Ruling]]) -> Episode:
         """Play and judge it; `decide` asks for the verdict, again where it may. Raises SandboxError when we failed."""
-        async with contextlib.AsyncExitStack() as stack:
-            sandbox = await stack.enter_async_context(self.job.open())
-            self.opened_s = self.seconds
-            scene = Scene(self.job.key.id, self.job.task, sandbox, self.court.budget)
-            end, why = await self._turns(scene)
-            self.trajectory = scene.trajectory(end, why)
-            began = trio.current_time()
-            alive = await seal(sandbox)
-            submission = await self.in_time(self.court.referee.take_in(self.job.task, sandbox, alive=alive))
-        ruling = await decide(submission)
-        self.judged_s = trio.current_time() - began
-        artifacts = ruling.verdict.decision.inputs.artifacts
-        return self.episode(scene.trajectory(end, why, artifacts), ruling)
+        job, court = self.job, self.court
+        tell, turns = trio.open_memory_channel[Turn](math.inf)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._record, turns)
+            async with job.open() as sandbox:
+                self.opened_s = self.seconds
+                scene = Scene(job.key.id, job.task, sandbox, court.budget)
+                with tell:
+                    end, why = await play_turns(scene, job.player, seed=job.seed, tell=tell.send_nowait)
+                self.trajectory = scene.trajectory(end, why)
+                began = trio.current_time()
+                submission = await self.in_time(take_in(scene, court.referee))
+            ruling = await decide(submission)
+            self.judged_s = trio.current_time() - began
+        return self.episode(scene.trajectory(end, why, ruling.verdict.decision.inputs.artifacts), ruling)
+
+    async def _record(self, turns: trio.MemoryReceiveChannel[Turn]) -> None:
+        """Record turns in their order, beside the play: they count only when the episode is finished."""
+        async for turn in turns:
+            await self.court.recorder.turn(self.job.key, turn)
 
     async def in_time(self, step: Awaitable[T]) -> T:
         """Await a step of judging. Raises DeadlineError when it takes too long."""
@@ -100,39 +107,6 @@ class Try:
         with trio.move_on_after(within_s):
             return await step
         raise DeadlineError(f"{self.job.key.id} was not judged within {within_s:g} s")
-
-    async def _turns(self, scene: Scene) -> tuple[End, str]:
-        async with self._seated(scene) as seat:
-            try:
-                while (end := scene.end) is None:
-                    await self._turn(scene, seat)
-            except PolicyFaultError as fault:
-                return (scene.end or End.POLICY), str(fault)
-        return end, ""
-
-    @contextlib.asynccontextmanager
-    async def _seated(self, scene: Scene) -> AsyncIterator[Seat]:
-        job = self.job
-        told = Told(
-            episode=job.key.id,
-            task=job.task.name,
-            instruction=job.task.instruction,
-            directory=scene.directory,
-            budget=self.court.budget,
-            seed=job.seed,
-            history=tuple(scene.turns),
-        )
-        async with seated(lambda: opened(job.player, told, job.task)) as seat:
-            yield seat
-
-    async def _turn(self, scene: Scene, seat: Seat) -> None:
-        bounds = [each for each in (self.court.budget.think_s, scene.wall_left_s) if each is not None]
-        asked = trio.current_time()
-        step = await seat.ask(scene.observation, min(bounds, default=None))
-        think_s = trio.current_time() - asked
-        if scene.end is None:  # its time may be up
-            turn = await scene.act(step, think_s=think_s)
-            await self.court.recorder.turn(self.job.key, turn)
 
     def episode(self, trajectory: Trajectory, ruling: Ruling | None) -> Episode:
         """Return it as it is recorded."""
@@ -151,6 +125,45 @@ class Try:
             attempts=tuple(self.attempts),
             judge_episode=None if ruling is None else ruling.judge_episode,
         )
+
+
+async def play_turns(
+    scene: Scene,
+    player: Player | TrustedPlayer,
+    *,
+    seed: int = 0,
+    tell: Callable[[Turn], object] = lambda turn: None,
+) -> tuple[End, str]:
+    """Let a policy play a scene to its end, and return why it ended, in words too where that is a fault.
+
+    `tell` sees each turn. Raises SandboxError when we failed. Cancelled: what ran is killed.
+    """
+    told = Told(
+        episode=scene.episode,
+        task=scene.task.name,
+        instruction=scene.task.instruction,
+        directory=scene.directory,
+        budget=scene.budget,
+        seed=seed,
+        history=tuple(scene.turns),
+    )
+    async with seated(lambda: opened(player, told, scene.task)) as seat:
+        try:
+            while (end := scene.end) is None:
+                bounds = [each for each in (scene.budget.think_s, scene.wall_left_s) if each is not None]
+                asked = trio.current_time()
+                step = await seat.ask(scene.observation, min(bounds, default=None))
+                if scene.end is None:  # its time may be up
+                    tell(await scene.act(step, think_s=trio.current_time() - asked))
+        except PolicyFaultError as fault:
+            return (scene.end or End.POLICY), str(fault)
+    return end, ""
+
+
+async def take_in(scene: Scene, referee: Referee) -> Submission:
+    """End all that runs in a scene, and let a referee take in what lies there. Raises SandboxError when we failed."""
+    alive = await seal(scene.sandbox)
+    return await referee.take_in(scene.task, scene.sandbox, alive=alive)
 
 
 def is_ours(ruling: Ruling) -> bool:

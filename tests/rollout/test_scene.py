@@ -8,6 +8,9 @@ import trio
 
 import minisandbox
 from minisandbox.errors import UsageError
+from minisandbox.rollout.builtin import NOOP, ORACLE
+from minisandbox.rollout.episode import play_turns, take_in
+from minisandbox.rollout.referee import LocalReferee
 from minisandbox.rollout.scene import open_scene
 from minisandbox.rollout.spec import Budget, End, Read, Run, Step, Submit, Write
 from minisandbox.spec import ExitReason
@@ -82,3 +85,16 @@ async def test_branches_go_on_from_the_middle(supervisor: minisandbox.Supervisor
     assert [3, 3] == [len(each.turns) for each in trajectories]
     assert trajectories[0].turns[0] == trajectories[1].turns[0] == trunk.turns[0]
     assert ("left", 1) == (left.observation.episode, left.observation.left.turns)
+
+
+async def test_a_branch_is_played_and_judged(supervisor: minisandbox.Supervisor, referee: LocalReferee) -> None:
+    """One by the policy that solves it and one by another, after a turn by hand that both have as their history."""
+    async with open_scene(supervisor, file_task(), budget=Budget(turns=4)) as scene:
+        await scene.run("true")
+        async with scene.branch(["solved", "left"]) as (solved, left):
+            ends = [await play_turns(solved, ORACLE), await play_turns(left, NOOP)]
+            rulings = [await (await take_in(branch, referee)).decide() for branch in (solved, left)]
+
+    assert [(End.SUBMITTED, "")] * 2 == ends
+    assert [1.0, 0.0] == [ruling.verdict.reward.value for ruling in rulings]
+    assert [3, 2] == [len(branch.turns) for branch in (solved, left)]
