@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
 import sqlite3
 import subprocess
@@ -259,3 +260,29 @@ def test_the_key_of_a_server_is_recorded_nowhere(state_dir: Path, tmp_path: Path
     written = [path for path in out.rglob("*") if path.is_file()]
     assert [] == [path for path in written if key.encode() in path.read_bytes()]
     assert os.environ.get("KEY") is None
+
+
+def test_a_terminal_shows_how_far_it_is(state_dir: Path, tmp_path: Path) -> None:
+    """Drawn anew on stderr while it goes on: counts, what runs, and what each policy earned."""
+    tasks = write_tasks(tmp_path / "tasks", "a", "b")
+    ours, theirs = pty.openpty()
+    words = ["rollout", str(tasks), "--policy", SLOW, "--samples", "4", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*COMMAND, *agreeing(words)],
+        env=environment(state_dir) | {"TERM": "xterm"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        drawn = b""
+        with contextlib.suppress(OSError):  # EIO, once nobody has it open any more
+            while chunk := os.read(ours, 65536):
+                drawn += chunk
+        os.close(ours)
+        process.wait(PATIENCE_S)
+
+    assert 0 == process.returncode
+    assert b"episodes in" in drawn
+    assert b"run, up to" in drawn
+    assert b"mean reward" in drawn
