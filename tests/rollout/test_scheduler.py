@@ -48,7 +48,7 @@ async def test_faults_of_every_kind_never_make_a_false_score(
     supervisor: minisandbox.Supervisor, tmp_path: Path, memory: Memory, is_kept: bool
 ) -> None:
     """5 % at every step: each episode has the verdict it earned or is masked as ours, and most have a verdict."""
-    chance = Chance(0.05, seed=1)
+    chance = Chance(0.05, seed=2)
     faulty = FaultySupervisor(supervisor, chance)
     judge = Judge(supervisor=faulty, store=Store.open(tmp_path / "judge"))  # type: ignore[arg-type]
     referee = FaultyReferee(LocalReferee(judge, 2), chance, is_kept=is_kept)
