@@ -61,6 +61,9 @@ PATTERNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """The kind that is written, words of which one must be there, and the expression. What `keep` matches stays."""
 
+SHORT = 1024
+_ANY_WORD = re.compile("|".join(re.escape(word) for _, words, _ in PATTERNS for word in words))
+
 
 class Redactor:
     """Replaces what looks like a secret, and counts how often. `more` are expressions of the user's own.
@@ -70,6 +73,7 @@ class Redactor:
 
     def __init__(self, more: Sequence[str] = ()) -> None:
         self.count = 0
+        self._has_more = bool(more)
         self._patterns = [(kind, words, re.compile(pattern)) for kind, words, pattern in PATTERNS]
         for pattern in more:
             try:
@@ -90,6 +94,9 @@ class Redactor:
         return self._replace(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
     def _replace(self, text: str) -> str:
+        # one search is the faster on a short text, one for each word on a long one
+        if len(text) <= SHORT and not self._has_more and not _ANY_WORD.search(text):
+            return text
         for kind, words, pattern in self._patterns:
             if words and not any(word in text for word in words):
                 continue
