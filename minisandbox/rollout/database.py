@@ -113,10 +113,42 @@ def open_for_reading(directory: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_damaged(directory: Path) -> sqlite3.Connection:
+    """Open a file to save what can be read of it, with all checks off that would keep from that."""
+    connection = _connect(f"{(directory / DATABASE_NAME).absolute().as_uri()}?mode=rw")
+    try:
+        connection.execute("PRAGMA writable_schema = ON")  # or a file that was cut would not be read at all
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        connection.execute("PRAGMA query_only = ON")
+        if version != VERSION:
+            raise RecordError(f"the records in {directory} are of version {version}, and only {VERSION} can be recovered")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create_database(path: Path) -> sqlite3.Connection:
+    """Make a file with all tables, which are empty."""
+    connection = _connect(f"{path.absolute().as_uri()}?mode=rwc")
+    try:
+        _create(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _connect(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     return connection
+
+
+def _text(content: bytes) -> str:
+    """Return a text that may be damaged; what it belongs to then has another digest."""
+    return content.decode(errors="replace")
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
@@ -142,4 +174,4 @@ def _check(connection: sqlite3.Connection, directory: Path) -> None:
         )
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
-        raise damaged(directory, str(found))
+        raise damaged(directory, str(found).splitlines()[-1])

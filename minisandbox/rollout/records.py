@@ -44,7 +44,7 @@ class Records:
     def __init__(self, directory: Path, connection: sqlite3.Connection) -> None:
         self.directory = directory
         self._connection = connection
-        self._blobs = Blobs(directory / BLOBS_NAME)
+        self.blobs = Blobs(directory / BLOBS_NAME)
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a query."""
@@ -73,17 +73,18 @@ class Records:
         )
         if not rows:
             raise UsageError(f"{self.directory} has no episode {key.id}")
-        return self._episode(rows[0])
+        return self.episode_of_row(rows[0])
 
     def episodes(self) -> Iterator[Episode | RecordError]:
         """Yield all episodes in the order in which they were finished; for one that is damaged the error."""
         for row in self.rows("SELECT * FROM episodes ORDER BY started + seconds"):
             try:
-                yield self._episode(row)
+                yield self.episode_of_row(row)
             except RecordError as error:
                 yield error
 
-    def _episode(self, row: Row) -> Episode:
+    def episode_of_row(self, row: Row) -> Episode:
+        """Return the episode of a row of `episodes`. Raises RecordError where it is damaged."""
         number = (row["episode"],)
         large: dict[int | None, dict[str, str]] = defaultdict(dict)
         for each in self._connection.execute("SELECT turn, name, sha256 FROM large WHERE episode = ?", number):
@@ -93,7 +94,7 @@ class Records:
             results = {each["turn"]: each for each in self.rows("SELECT * FROM results WHERE episode = ?", number)}
             attempts = self.rows("SELECT * FROM attempts WHERE episode = ? ORDER BY attempt", number)
             (verdict,) = self.rows("SELECT whole FROM verdicts WHERE episode = ?", number) or ({"whole": None},)
-            read = self._blobs.read
+            read = self.blobs.read
             whole = [self._turn(each, results[each["turn"]], large[each["turn"]]) for each in turns]
             verdict = whole_row(verdict, {k: v for k, v in large[None].items() if k == "whole"}, read)
             return episode_of(row, whole, attempts, verdict.get("whole"))
@@ -103,4 +104,4 @@ class Records:
     def _turn(self, row: Row, result: Row, large: dict[str, str]) -> Turn:
         of_row = {name: sha256 for name, sha256 in large.items() if name in row}
         of_result = {name: sha256 for name, sha256 in large.items() if name in result}
-        return turn_of(whole_row(row, of_row, self._blobs.read), whole_row(result, of_result, self._blobs.read))
+        return turn_of(whole_row(row, of_row, self.blobs.read), whole_row(result, of_result, self.blobs.read))

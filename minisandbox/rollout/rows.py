@@ -39,26 +39,30 @@ def redact_turn(turn: Turn, redactor: Redactor) -> Turn:
     """Return a turn as it is kept."""
     data = redactor.plain(dict(turn.data))
     plain = msgspec.to_builtins(msgspec.structs.replace(turn, data={}), builtin_types=(bytes,))
-    return _convert({**redactor.values(plain), "data": data}, Turn)
+    return _keep({**redactor.values(plain), "data": data}, Turn)
 
 
 def redact_episode(episode: Episode, redactor: Redactor) -> Episode:
     """Return an episode as it is kept. Raises RecordError where a pattern matches what nothing can stand in for."""
     turns = tuple(redact_turn(turn, redactor) for turn in episode.trajectory.turns)
     bare = msgspec.structs.replace(episode, trajectory=msgspec.structs.replace(episode.trajectory, turns=()))
-    kept = _convert(redactor.values(msgspec.to_builtins(bare, builtin_types=(bytes,))), Episode)
+    kept = _keep(redactor.values(msgspec.to_builtins(bare, builtin_types=(bytes,))), Episode)
     return msgspec.structs.replace(
         kept, key=episode.key, trajectory=msgspec.structs.replace(kept.trajectory, turns=turns)
     )
 
 
-def _convert(plain: Any, kind: type[T]) -> T:
+def _keep(plain: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(plain, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise RecordError(
             f"a {kind.__name__.lower()} cannot be kept: {error}; does a pattern of secrets match what is none?"
         ) from error
+
+
+def _read(plain: Any, kind: type[T]) -> T:
+    return msgspec.convert(plain, kind, builtin_types=(bytes,))
 
 
 def episode_digest(episode: Episode) -> str:
@@ -192,8 +196,8 @@ def turn_of(row: Row, result: Row) -> Turn:
     outcome |= {"truncated": bool(result["truncated"]), "usage": usage}
     return Turn(
         index=row["turn"],
-        action=_convert(action, Action),  # type: ignore[arg-type]
-        outcome=_convert(outcome, Outcome),
+        action=msgspec.convert(action, Action, builtin_types=(bytes,)),
+        outcome=_read(outcome, Outcome),
         data=data,
         **{name: row[name] for name in _OF_A_TURN},
     )
@@ -216,9 +220,9 @@ def episode_of(row: Row, turns: Sequence[Turn], attempts: Sequence[Row], verdict
     key = EpisodeKey(task=row["task"], policy=row["policy"], sample=row["sample"])
     episode = Episode(
         key=key,
-        trajectory=msgspec.structs.replace(_convert(trajectory, Trajectory), turns=tuple(turns)),
+        trajectory=msgspec.structs.replace(_read(trajectory, Trajectory), turns=tuple(turns)),
         verdict=None if verdict is None else msgspec.json.decode(verdict, type=Verdict),
-        attempts=tuple(_convert(attempt, Attempt) for attempt in plain),
+        attempts=tuple(_read(attempt, Attempt) for attempt in plain),
         **{name: row[name] for name in names},
     )
     if episode_digest(episode) != row["digest"]:
