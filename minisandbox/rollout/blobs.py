@@ -62,6 +62,12 @@ class Blobs:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    def remove_damaged(self) -> None:
+        """Remove each blob whose content is not that of its name, so that it is written again. Only a recovery may."""
+        for path in self.directory.glob("*/*"):
+            if hashlib.sha256(path.read_bytes()).hexdigest() != path.name:
+                path.unlink()
+
     def _unfinished(self) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             yield from self.directory.glob(f"*/*{_UNFINISHED}")

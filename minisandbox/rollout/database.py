@@ -35,8 +35,6 @@ def record_errors(directory: Path, tried: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise RecordError(_explain(directory, tried, error)) from error
-    except OverflowError as error:
-        raise RecordError(f"cannot {tried} {directory}: a number of more than 63 bits") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RecordError(_full(directory, tried)) from error
@@ -120,8 +118,12 @@ def open_damaged(directory: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA writable_schema = ON")  # or a file that was cut would not be read at all
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         connection.execute("PRAGMA query_only = ON")
+        if version == 0:
+            raise RecordError(f"nothing of {directory / DATABASE_NAME} can be recovered: its first page is gone")
         if version != VERSION:
-            raise RecordError(f"the records in {directory} are of version {version}, and only {VERSION} can be recovered")
+            raise RecordError(
+                f"the records in {directory} are of version {version}, and only {VERSION} can be recovered"
+            )
     except BaseException:
         connection.close()
         raise

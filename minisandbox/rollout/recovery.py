@@ -14,7 +14,9 @@ from pathlib import Path
 import msgspec
 
 from minisandbox.errors import RecordError
+from minisandbox.rollout.blobs import Blobs
 from minisandbox.rollout.database import (
+    BLOBS_NAME,
     DATABASE_NAME,
     create_database,
     lock_for_writing,
@@ -77,6 +79,7 @@ def _rebuild(directory: Path) -> Recovery:
     new = directory / f"{DATABASE_NAME}.new"
     for path in _with_logs(new):
         path.unlink(missing_ok=True)
+    Blobs(directory / BLOBS_NAME).remove_damaged()
     kept, lost = 0, []
     with contextlib.closing(open_damaged(directory)) as old, contextlib.closing(create_database(new)) as target:
         target.execute("BEGIN")

@@ -19,19 +19,21 @@ MOST_NESTING = 50
 
 _WORD = r"(?<![A-Za-z0-9])"
 
+_KEY_END = r"-----END [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----"
+_BREAK = r"(?:\s|\\[nr]){0,4}"
+
 PATTERNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "private-key",
         ("PRIVATE KEY",),
         r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----(?:\s{0,4}[A-Z][A-Za-z-]{1,30}: [^\n]{0,100}){0,4}"
-        r"[A-Za-z0-9+/=\s\\]{0,16384}(?:-----END [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----)?",
+        rf"(?:{_BREAK}[A-Za-z0-9+/=]{{16,16384}}){{0,400}}(?:{_BREAK}[A-Za-z0-9+/=]{{0,15}}{_BREAK}{_KEY_END})?",
     ),
     # what is left of a key whose beginning was cut off
     (
         "private-key",
         ("PRIVATE KEY",),
-        r"(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{4,100}\s{1,4}){1,200}"
-        r"-----END [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----",
+        r"(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{4,100}\s{1,4}){1,200}" + _KEY_END,
     ),
     ("password", ("://",), r"(?<=://)(?P<keep>[^\s/:@\"'<>]{0,256}:)[^\s/@\"'<>]{1,512}(?=@)"),
     (

@@ -148,11 +148,16 @@ class Store:
         self._execute("SAVEPOINT entry")
         try:
             entry.returned = entry.write()
+            self._execute("RELEASE entry")
+            return
         except (RecordError, UsageError) as error:
             entry.error = error
-            self._execute("ROLLBACK TO entry")
-            self._numbers.clear()
+        except OverflowError as error:
+            entry.error = RecordError(f"cannot {_TRIED} {self.directory}: a number of more than 63 bits")
+            entry.error.__cause__ = error
+        self._execute("ROLLBACK TO entry")
         self._execute("RELEASE entry")
+        self._numbers.clear()
 
     def _roll_back(self) -> None:
         self._numbers.clear()  # those of the batch are not kept
