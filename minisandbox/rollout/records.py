@@ -17,6 +17,7 @@ import msgspec
 from minisandbox.errors import RecordError, UsageError
 from minisandbox.rollout.blobs import Blobs
 from minisandbox.rollout.database import BLOBS_NAME, open_for_reading, record_errors
+from minisandbox.rollout.recorder import RunInfo
 from minisandbox.rollout.rows import Row, episode_of, turn_of, whole_row
 from minisandbox.rollout.spec import Episode, EpisodeKey, Turn
 
@@ -49,6 +50,43 @@ class Records:
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a query."""
         return [dict(row) for row in self._connection.execute(statement, values)]
+
+    def run(self) -> RunInfo:
+        """Return what the run was begun with, without what differs between sessions; nothing where it never was."""
+        rows = self.rows("SELECT * FROM run")
+        if not rows:
+            return RunInfo(policies=(), samples=0, seed=0)
+        return RunInfo(
+            policies=tuple(msgspec.json.decode(rows[0]["policies"], type=list[str])),
+            samples=rows[0]["samples"],
+            seed=rows[0]["seed"],
+            options=msgspec.json.decode(rows[0]["options"], type=dict[str, Any]),
+        )
+
+    def sessions(self) -> list[tuple[float, str, dict[str, str]]]:
+        """Return when the run was begun, each time, by which version and on what machine."""
+        facts: dict[int, dict[str, str]] = defaultdict(dict)
+        for row in self._connection.execute("SELECT session, name, value FROM machine"):
+            facts[row[0]][row[1]] = row[2]
+        rows = self._connection.execute("SELECT session, begun, version FROM sessions ORDER BY session")
+        return [(row[1], row[2], facts[row[0]]) for row in rows]
+
+    def instructions(self) -> dict[str, str]:
+        """Return what each task asks."""
+        return dict(self._connection.execute("SELECT task, instruction FROM tasks").fetchall())
+
+    def unfinished(self) -> list[EpisodeKey]:
+        """Return the keys of episodes that have turns and no end."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT task, policy, sample FROM turns JOIN keys USING (episode) "
+            "WHERE episode NOT IN (SELECT episode FROM episodes) ORDER BY 1, 2, 3"
+        )
+        return [EpisodeKey(**row) for row in rows]
+
+    def event_counts(self) -> dict[str, int]:
+        """Return how often each event came."""
+        rows = self._connection.execute("SELECT name, count(*) FROM events GROUP BY name ORDER BY 2 DESC, 1")
+        return {row[0]: row[1] for row in rows}
 
     def keys(self) -> list[EpisodeKey]:
         """Return the keys of all episodes, in the order in which they were finished."""
