@@ -122,12 +122,11 @@ def columns(bins: Sequence[Bin], bin_s: float) -> Chart:
                 gap = min(2.0, step * 0.15)
                 rects.append(Rect(left + at * step + gap / 2, y, step - gap, part, f"t-{kind}", title))
     lines, words = [], []
-    for part in range(5):
-        value = most * part / 4
-        y = height - bottom - tall * part / 4
-        lines.append(Line(left, y, width - right, y, "axis" if part == 0 else "grid"))
-        if value == int(value):
-            words.append(Word(left - 8, y + 4, f"{int(value):,}", "end"))
+    parts = next(parts for parts in (4, 5, 2, 1) if most % parts == 0)
+    for part in range(parts + 1):
+        y = height - bottom - tall * part / parts
+        lines.append(Line(left, y, width - right, y, "grid" if part else "axis"))
+        words.append(Word(left - 8, y + 4, f"{most * part // parts:,}", "end"))
     every = max(1, math.ceil(len(bins) / 10))
     for at in range(0, len(bins) + 1, every):
         words.append(Word(left + at * step, height - 8, duration(at * bin_s)))

@@ -75,7 +75,7 @@ def turn_fields(turn: Turn, most: int | None) -> dict[str, Any]:
     if turn.data:
         data = msgspec.json.format(msgspec.json.encode(turn.data)).decode()
         fields["data"] = visible_content(data, most)
-    return {name: value for name, value in fields.items() if value not in (None, "", False)}
+    return {name: value for name, value in fields.items() if value is not None and value is not False and value != ""}
 
 
 def _verdict_fields(verdict: Verdict) -> dict[str, Any]:

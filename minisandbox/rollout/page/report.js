@@ -165,7 +165,7 @@
       make("div", { class: "bar-top" }, make("a", { href: "#episodes" }, "← report"), make("span", { class: "grow" }), step(row[0] - 1, "before"), step(row[0] + 1, "after")),
       make("p", { class: "kicker" }, "Episode"), make("h1", {}, id),
       make("section", {}, pairs([
-        ["ended", row[at.end]], ["why", data.why], ["limits hit", data.limits.join(", ")], ["began", new Date(data.started * 1000).toLocaleString()],
+        ["verdict", row[at.verdict]], ["reward", reward(row)], ["ended", row[at.end]], ["why", data.why], ["limits hit", data.limits.join(", ")], ["began", new Date(data.started * 1000).toLocaleString()],
         ["time", `${duration(row[at.seconds])}: opened in ${duration(opened)}, judged in ${duration(judged)}; queued ${duration(queued)} before`],
         ["turns", number(row[at.turns])], ["tokens", number(row[at.tokens])], ["seed", data.seed], ["artifacts", data.artifacts],
         ["branched from", data.branched ? `${data.branched[0]}, after ${data.branched[1]} turns` : null], ["judged as", data.judge_episode],
