@@ -48,9 +48,8 @@ def episode_parts(episode: Episode, instruction: str | None, lines: int | None) 
     if instruction:
         yield _block(instruction, lines, "italic")
     for attempt in episode.attempts:
-        yield _text(
-            f"we failed after {duration(attempt.seconds)}: {attempt.error}: {visible_line(attempt.message)}", "magenta"
-        )
+        said = visible_line(f"{attempt.error}: {attempt.message}", 500)
+        yield _text(f"we failed after {duration(attempt.seconds)}: {said}", "magenta")
     for turn in trajectory.turns:
         yield ""
         yield from _turn_parts(turn, lines)

@@ -125,7 +125,7 @@ def _charts(report: Report) -> dict[str, Any]:
         "ends": [_bar(policy.policy, _in_order(policy.ends, _ENDS)) for policy in report.policies],
         "end_names": _names([policy.ends for policy in report.policies], _ENDS),
         "throughput": charts.columns(report.throughput, report.bin_s),
-        "phases": [charts.stacked(task.phases, longest, task.task, " s", "p-") for task in tasks],
+        "phases": [charts.stacked(task.phases, longest, visible_line(task.task), " s", "p-") for task in tasks],
         "phase_names": list(tasks[0].phases) if tasks else [],
     }
 

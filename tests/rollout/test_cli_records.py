@@ -16,7 +16,7 @@ from minisandbox.cli.main import main
 from minisandbox.rollout.database import BLOBS_NAME, DATABASE_NAME
 from minisandbox.rollout.export import ROW_NAMES, TURN_NAMES, episode_row
 from minisandbox.rollout.schema import INLINE_BYTES
-from minisandbox.rollout.spec import Action, Edit, Episode, Read, Run, Submit, Write
+from minisandbox.rollout.spec import Action, Attempt, Edit, Episode, Read, Run, Submit, Write
 from tests.cli import json_of, minisandbox
 from tests.rollout.episodes import (
     all_actions,
@@ -136,7 +136,13 @@ def evil_episode() -> Episode:
         observations=msgspec.structs.replace(verdict.observations, failures=(EVIL,)),
     )
     return make_episode(
-        f"task{EVIL}", turns=turns, why=EVIL, limits_hit=(EVIL,), branched_from=(EVIL, 2), verdict=verdict
+        f"task{EVIL}",
+        turns=turns,
+        why=EVIL,
+        limits_hit=(EVIL,),
+        branched_from=(EVIL, 2),
+        verdict=verdict,
+        attempts=(Attempt(error=EVIL, message=EVIL, retryable=True, seconds=1.0),),
     )
 
 

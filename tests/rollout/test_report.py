@@ -262,6 +262,19 @@ def test_no_word_of_a_policy_is_markup(tmp_path: Path, attack: str) -> None:
     assert skeleton_of(plain) != skeleton_of(page.replace("<footer>", f"{ATTACKS[2]}<footer>"))
 
 
+def test_nothing_on_a_page_is_unseen_or_turned(tmp_path: Path) -> None:
+    """Controls, what has no width and what turns the direction are escapes, in the page as in its data."""
+    unseen = "\u202e\u200b\x1b\x07\u2066"
+    episodes = masked_and_not(unseen)
+    page = page_of(tmp_path, *episodes, instruction=unseen, run=attacking_run(unseen))
+    chunks = re.findall(r'<script type="text/plain" id="chunk-\d+">([^<]*)</script>', page)
+    unpacked = "".join(zlib.decompress(base64.b64decode(chunk)).decode() for chunk in chunks)
+
+    assert not set(unseen) & set(page)
+    assert not set(unseen) & set(json.dumps(json.loads(unpacked), ensure_ascii=False))
+    assert "\\\\u202e" in unpacked
+
+
 def test_the_page_asks_nobody_for_anything(tmp_path: Path) -> None:
     """It names no other file, and forbids itself every source but its own script and style."""
     page = page_of(tmp_path, *many_episodes(30))
