@@ -28,7 +28,7 @@ from minisandbox.rollout.recorder import RunInfo
 from minisandbox.rollout.referee import LocalReferee, RemoteReferee
 from minisandbox.rollout.run import Plan, Run, seed_of
 from minisandbox.rollout.scheduler import Retry
-from minisandbox.rollout.source import LeftOut, tasks_of
+from minisandbox.rollout.source import LeftOut, check_sources, tasks_of
 from minisandbox.rollout.spec import Budget, End, Episode, EpisodeKey, Observation, Step, Submit, Write
 from minisandbox.rollout.spec import Run as RunAction
 from minisandbox.rollout.store import open_store
@@ -185,7 +185,10 @@ def test_sources_are_read_one_task_at_a_time(state_dir: Path, tmp_path: Path) ->
     assert [Task, LeftOut, Task, LeftOut] == [type(item) for item in found]
     assert [True, True] == [item.is_broken for item in found if isinstance(item, LeftOut)]
     with pytest.raises(UsageError, match="is no set"):
-        list(tasks_of([str(tmp_path)], StateDir.open(state_dir)))
+        check_sources([str(tmp_path / "tasks"), str(tmp_path)])
+    (gone,) = tasks_of([str(tmp_path)], StateDir.open(state_dir))
+    assert isinstance(gone, LeftOut)
+    assert gone.is_broken
 
 
 def test_what_a_set_leaves_out_is_told(state_dir: Path) -> None:
