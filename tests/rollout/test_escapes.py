@@ -8,7 +8,9 @@ import pytest
 from minisandbox.rollout.spec import End, Run
 from minisandbox.tasks.task import Agent
 from tests.rollout.conftest import PlayAll
-from tests.rollout.players import file_task, script_player
+from tests.rollout.players import JUDGING, file_task, script_player
+
+pytestmark = JUDGING
 
 FILLED = {
     "files": "head -c 2G /dev/zero > x; dd if=/dev/zero of=y bs=512",

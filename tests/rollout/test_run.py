@@ -36,9 +36,11 @@ from minisandbox.tasks.certified import load_certified
 from minisandbox.tasks.directory import load_task_directory
 from minisandbox.tasks.task import File, Task
 from tests.rollout.conftest import PlayAll
-from tests.rollout.players import DEADLINE_S, Memory, acting_player, file_task, script_player
+from tests.rollout.players import DEADLINE_S, JUDGING, Memory, acting_player, file_task, script_player
 from tests.rollout.test_cli_rollout import TASK_TOML
 from tests.tasks.samples import function_task, program_task, write, write_function_task
+
+pytestmark = JUDGING
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +66,7 @@ async def test_an_episode_says_all_that_happened(play_all: PlayAll, memory: Memo
     assert episode == msgspec.json.decode(msgspec.json.encode(episode), type=Episode)
 
 
+@pytest.mark.requires_root
 async def test_a_group_begins_from_one_snapshot(supervisor: minisandbox.Supervisor) -> None:
     """Each episode finds the task as at the beginning, whatever another did to it."""
     prepared = Prepared(supervisor, file_task(note="n\n"), 3)

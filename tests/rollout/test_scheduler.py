@@ -30,8 +30,10 @@ from minisandbox.tasks.task import Agent, Task
 from tests import observer
 from tests.rollout.conftest import PlayAll
 from tests.rollout.faults import KINDS, Chance, FaultyReferee, FaultySupervisor, undecided
-from tests.rollout.players import DEADLINE_S, Memory, acting_player, file_task
+from tests.rollout.players import DEADLINE_S, JUDGING, Memory, acting_player, file_task
 from tests.tasks.samples import function_task
+
+pytestmark = JUDGING
 
 RETRY = Retry(tries=6, backoff_s=0.001, backoff_most_s=0.01)
 IDLE = Load(busy=0.0, queueing=0.0, memory_free=1.0)
