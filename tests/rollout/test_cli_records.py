@@ -224,6 +224,10 @@ def test_export_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert tuple(rows["z/oracle/0"]) == ROW_NAMES
     assert tuple(rows["z/oracle/0"]["turns"][0]) == TURN_NAMES
     assert b"\xff\0binary" == rows["z/oracle/0"]["turns"][1]["stdout"]
+    assert (0.012, None) == (
+        rows["z/oracle/0"]["turns"][0]["usage"]["wall_time_s"],
+        rows["z/oracle/0"]["turns"][1]["usage"],
+    )
 
 
 def test_parquet_without_pyarrow_names_the_extra(
