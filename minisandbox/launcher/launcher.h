@@ -53,6 +53,7 @@ struct request {
 	struct fd_list cgroup;
 	struct fd_list tasks;
 	struct fd_list template, payload; /* fork */
+	bool ahead;
 	struct text_list rlimits; /* "nofile:1024" */
 	struct text_list groups;
 	char *cwd;

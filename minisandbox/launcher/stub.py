@@ -103,6 +103,7 @@ def get_ready() -> object:
             os.close(fd)
         sys.path[0] = ""
         preload(wanted)
+        rehearse()
         sys.stdout.flush()
         check_alone()
         gc.collect()
@@ -141,15 +142,24 @@ def seed(number: object) -> None:
         numpy_random.seed(number)
 
 
+def use_as_stdin(path: str) -> None:
+    """Read from a file in place of the pipe that every fork ahead has."""
+    fd = os.open(path, os.O_RDONLY)
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
 def take_order(payload: bytes) -> object:
     """Return the seed, the kind and the text of an order, and take its variables and arguments.
 
     A fork pays for each page that it touches first: the order is words, and what is right already is left alone.
     """
     words = payload.decode("utf-8", "surrogateescape").split("\0")
-    seed_text, kind, text, count = words[:4]
-    sys.argv = words[4 : 4 + int(count)]
-    wanted = dict(word.split("=", 1) for word in words[4 + int(count) :])
+    seed_text, kind, text, stdin, count = words[:5]
+    if stdin:
+        use_as_stdin(stdin)
+    sys.argv = words[5 : 5 + int(count)]
+    wanted = dict(word.split("=", 1) for word in words[5 + int(count) :])
     if os.environ.get("TZ") != wanted.get("TZ"):
         os.environ["TZ"] = wanted.get("TZ", "")
         time.tzset()
@@ -225,11 +235,41 @@ def finish(status: int) -> None:
         os._exit(status)
 
 
+def rehearse() -> None:
+    """Do once what each program needs: what it makes on the way is there then, and in a fork its pages are its own."""
+    main, argv = sys.modules["__main__"], sys.argv
+    words = ["", "code", "print(end='')", "", "1", "-c", *("%s=%s" % item for item in os.environ.items())]
+    _, kind, text = take_order("\0".join(words).encode("utf-8", "surrogateescape"))
+    forget_listings()
+    seed(None)
+    run(kind, text)
+    sys.modules["__main__"].__dict__.clear()
+    sys.modules["__main__"], sys.argv = main, argv
+
+
+def await_order(fd: int) -> bytes:
+    """Wait, in a fork that was made ahead, until somebody wants it, and return what it is to do."""
+    rehearse()
+    order = b""
+    while True:
+        part = os.read(fd, 1 << 16)
+        if not part:
+            break
+        order += part
+    os.close(fd)
+    if not order:
+        os._exit(0)
+    return order
+
+
 def main() -> None:
     """Wait; then, in a fork, become the program."""
     helper = get_ready()
     say(READY)
-    number, kind, text = take_order(helper.serve(SOCKET))
+    order = helper.serve(SOCKET)
+    if not isinstance(order, bytes):
+        order = await_order(order)
+    number, kind, text = take_order(order)
     forget_listings()
     seed(number)
     finish(run(kind, text))

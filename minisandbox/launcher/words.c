@@ -75,6 +75,7 @@ static const struct option OPTIONS[] = {
 	{ "new-terminal", KIND_FLAG, BIT(RUN), AT(new_terminal), 0, "stdin is a terminal: make it the controlling one" },
 	{ "template", KIND_FD, BIT(FORK), AT(template), 1, "socket of the warm process that is to fork" },
 	{ "payload", KIND_FD, BIT(FORK), AT(payload), 1, "sealed memfd: what the fork is to do" },
+	{ "ahead", KIND_FLAG, BIT(FORK), AT(ahead), 0, "payload is a stream, which the fork reads when it is a command already" },
 	{ "env", KIND_ENV, BIT(RUN) | BIT(WARM), 0, 1u << 20, "NAME=VALUE" },
 };
 

@@ -47,6 +47,7 @@ async def resolve(
 ) -> CommandSpec:
     """Return the command with everything resolved. Raises UsageError, with what to do, for what cannot be."""
     await sandbox.settled()
+    await sandbox.drop_standing()
     argv = argument_vector(command)
     leading = sandbox.network.variables
     words = sandbox.env_words

@@ -159,6 +159,8 @@ class Supervisor(Inspected, Templated):
         sandbox = parked or await self._start(options)
         try:
             if parked is not None:
+                if parked.limits != options.limits:
+                    await parked.drop_standing()
                 configure(parked.slot, options.limits)
                 parked.assign(options)
                 parked.ahead = False
