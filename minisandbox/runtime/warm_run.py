@@ -13,7 +13,7 @@ from minisandbox.errors import StartError, UsageError
 from minisandbox.kernel.protocol import Request, Stage, sealed_memfd, stage_name
 from minisandbox.runtime.command import Command, CommandSpec, OnData
 from minisandbox.runtime.pod import Place
-from minisandbox.runtime.resolve import Streams, Wishes, resolve
+from minisandbox.runtime.resolve import Streams, Wishes, look_up
 from minisandbox.runtime.standing import Standing, fork_request
 from minisandbox.runtime.text import check_path
 from minisandbox.spec import Limits, Result
@@ -71,20 +71,23 @@ class Warmed:
         if template is None:
             raise UsageError("this sandbox has no warm process; open it with open_sandbox(template=...)")
         kind, text, name = _program(code, file, call)
-        standing, self.standing = self.standing, None
-        try:
-            wishes, streams = Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr)
-            spec = await resolve(sandbox, [name, *argv], wishes, streams)
-            words = ("" if seed is None else str(seed), kind, text)
-            order = _order(spec, words, "" if spec.stdin else os.devnull)
-            if standing is not None and standing.fits(spec, order):
-                chosen, standing = standing, None
-                result = await sandbox.supervise_from(partial(chosen.begin, spec, order), chosen.command, spec)
-                if chosen.took_order:
-                    return result
-        finally:
-            if standing is not None:
-                await sandbox.abandon(standing.command)
+        wishes, streams = Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr)
+        spec = await look_up(sandbox, [name, *argv], wishes, streams)
+        words = ("" if seed is None else str(seed), kind, text)
+        return await self._run_standing(spec, words) or await self._run_fork(template, spec, words)
+
+    async def _run_standing(self, spec: CommandSpec, words: Sequence[str]) -> Result | None:
+        """Let the fork that stands by run it. Returns None when there is none that can, or it was gone."""
+        sandbox, standing = cast("Sandbox", self), self.standing
+        order = _order(spec, words, "" if spec.stdin else os.devnull)
+        if standing is None or not standing.fits(spec, order):
+            await self.drop_standing()
+            return None
+        self.standing = None
+        result = await sandbox.supervise_from(partial(standing.begin, spec, order), standing.command, spec)
+        return result if standing.took_order else None
+
+    async def _run_fork(self, template: Template, spec: CommandSpec, words: Sequence[str]) -> Result:
         payload_fd = sealed_memfd("payload", _order(spec, words, ""))
         try:
             return await self._fork(template, spec, payload_fd)
