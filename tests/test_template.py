@@ -21,6 +21,7 @@ from minisandbox import (
     TemplateError,
     UsageError,
 )
+from minisandbox.runtime.standing import stand_by
 from tests import observer
 
 PYTHON = "/usr/bin/python3"
@@ -73,10 +74,12 @@ async def template(supervisor: Supervisor) -> AsyncIterator[Template]:
             yield opened
 
 
-@pytest.fixture
-async def warm(supervisor: Supervisor, template: Template) -> AsyncIterator[Sandbox]:
-    """A sandbox of it."""
+@pytest.fixture(params=["on demand", "ahead"])
+async def warm(supervisor: Supervisor, template: Template, request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    """A sandbox of it, into which the first fork is made when it is asked for, or was made ahead."""
     async with supervisor.open_sandbox(template=template) as opened:
+        if request.param == "ahead":
+            await stand_by(opened)
         yield opened
 
 

@@ -41,6 +41,7 @@ class Warmed:
         """End the fork that stands by, if there is one."""
         standing, self.standing = self.standing, None
         if standing is not None:
+            standing.close()  # one that is still on its way when the leaf is killed ends by itself
             await cast("Sandbox", self).abandon(standing.command)
 
     async def run_warm(
