@@ -19,7 +19,7 @@ from tests.test_bench import MACHINE
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 OWN = {"empty_start", "empty_life", "restore", "open_snapshot", "fork", "snapshot"}
-WARM = {"cold_print", "warm_print", "cold_numpy", "warm_numpy"}
+WARM = {f"{prefix}{way}_{name}" for prefix in ("", "ahead_") for way in ("cold", "warm") for name in ("print", "numpy")}
 
 
 def report_of(seconds: dict[str, float]) -> StateReport:
@@ -47,6 +47,10 @@ GOOD = report_of(
         "warm_numpy": 1.0,
         "cold_print": 4.0,
         "warm_print": 1.0,
+        "ahead_cold_numpy": 20.0,
+        "ahead_warm_numpy": 1.0,
+        "ahead_cold_print": 4.0,
+        "ahead_warm_print": 1.0,
     }
 )
 BAD = report_of(
@@ -58,6 +62,10 @@ BAD = report_of(
         "warm_numpy": 1.0,
         "cold_print": 3.9,
         "warm_print": 1.0,
+        "ahead_cold_numpy": 19.0,
+        "ahead_warm_numpy": 1.0,
+        "ahead_cold_print": 3.9,
+        "ahead_warm_print": 1.0,
     }
 )
 
