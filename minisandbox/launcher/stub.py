@@ -130,16 +130,22 @@ def forget_listings() -> None:
 
 
 def seed(number: object) -> None:
-    """Give generators that the preload made their own state, from the system, or from `number`.
+    """Give generators of modules their own state: from the system, or all from `number`, loaded yet or not.
 
     `random` has seeded itself at the fork (os.register_at_fork).
     """
-    random = sys.modules.get("random")
-    if random is not None and number is not None:
-        random.seed(number)
     numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(number)
+    if number is None:
+        if numpy_random is not None:
+            numpy_random.seed(None)
+        return
+    random = importlib.import_module("random")
+    random.seed(number)
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random").seed(number % (1 << 32))
+        system = sys.modules.get("numpy.random.bit_generator")
+        if hasattr(system, "randbits"):  # what default_rng() begins with, where it is given nothing
+            system.randbits = random.Random(number).getrandbits
 
 
 def use_as_stdin(path: str) -> None:

@@ -64,7 +64,7 @@ class Warmed:
 
         Give one of: `code`, executed as by `python -c`; `file`, a path inside, as by `python FILE`; `call`, as in
         "package.module:function", a function that is called without arguments and returns the exit status. `argv` is
-        what follows the name in sys.argv. `seed` seeds `random` and numpy's old generator; None takes the system's.
+        what follows the name in sys.argv. `seed` seeds `random` and numpy; None takes the system's.
         Raises UsageError in a sandbox without a template, TemplateError or StartError when there is nothing to fork.
         """
         sandbox = cast("Sandbox", self)
