@@ -13,7 +13,7 @@ import pytest
 
 from bench.report import Goal
 from bench.state_report import STATE_GOALS, Curve, StateReport, Timed, curve_sets, size_text
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 from tests.test_bench import MACHINE
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def test_curves_are_of_medians_in_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.requires_root
-@pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}")
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 def test_benchmark_measures_every_subject(tmp_path: Path, state_dir: Path) -> None:
     """A short run has samples of each, curves of all, a line for each goal, and a picture."""
     json, plot = tmp_path / "state.json", tmp_path / "state.png"

@@ -12,12 +12,12 @@ import trio
 
 import minisandbox
 from minisandbox.errors import ClosedError, SnapshotDamagedError, SnapshotNotFoundError, StoreFullError
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 from tests.test_snapshots import MIB, text
 
 pytestmark = [
     pytest.mark.requires_root,
-    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+    pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}"),
 ]
 
 ROOMY = minisandbox.Limits(disk_bytes=2 << 30, memory_bytes=2 << 30, wall_time_s=60)

@@ -42,6 +42,7 @@ static const struct option OPTIONS[] = {
 	{ "warden-gid", KIND_NUMBER, BIT(CONFIGURE), AT(warden_gid), UINT32_MAX - 1, "host group that may fill cgroups" },
 	{ "control", KIND_FD, BIT(START) | BIT(WARM), AT(control), 1, "the init's end of its control socket" },
 	{ "layer", KIND_FDS, BIT(START) | BIT(CONFIGURE) | BIT(COPY), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
+	{ "layer-namespace", KIND_FDS, BIT(START), AT(namespaces), LAYERS_MAX, "mount namespace in which a sealed layer is" },
 	{ "bind", KIND_BIND, BIT(START) | BIT(CONFIGURE), AT(binds), BINDS_MAX,
 	  "ro:/TARGET or rw:/TARGET; a host file or directory" },
 	{ "filter", KIND_FDS, BIT(START) | BIT(FORK), AT(filters), FILTERS_MAX, "seccomp program of every command" },

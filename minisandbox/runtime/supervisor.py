@@ -244,6 +244,7 @@ class Supervisor(Inspected, Templated):
                 control_fd=control_fd,
                 disk_fd=disk_fd,
                 layer_fds=layer_fds,
+                namespace_fds=[layer.namespace_fd for layer in options.layers if layer.namespace_fd >= 0],
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
                 filter_fds=sandbox.filter_fds,
