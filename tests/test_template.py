@@ -20,6 +20,7 @@ from minisandbox import (
     Template,
     TemplateError,
     UsageError,
+    open_supervisor,
 )
 from minisandbox.runtime.standing import stand_by
 from tests import observer
@@ -281,20 +282,29 @@ async def test_a_template_that_dies_is_replaced(supervisor: Supervisor, template
     assert (b"1\n", b"2\n", 1) == (first.stdout, second.stdout, template.replaced)
 
 
-async def test_many_sandboxes_of_one_template_at_once(supervisor: Supervisor, template: Template) -> None:
-    """Each gets its own result."""
+@pytest.mark.slow
+@pytest.mark.parametrize("max_parked", [0, 8])
+async def test_many_sandboxes_of_one_template_at_once(state_dir: Path, max_parked: int) -> None:
+    """64 of them, whether some are parked or none: each gets its own result, and its own memory."""
     seen: list[bytes] = []
 
     async def one(number: int) -> None:
         async with supervisor.open_sandbox(template=template) as sandbox:
-            seen.append((await sandbox.run_warm(f"print({number})")).stdout)
+            await sandbox.run_warm(f"open('/tmp/{number}', 'w').close()")
+            result = await sandbox.run_warm(f"import os; print({number}, os.listdir('/tmp'))")
+            seen.append(result.stdout)
 
-    with trio.fail_after(120):
-        async with trio.open_nursery() as nursery:
-            for number in range(16):
+    with trio.fail_after(240):
+        async with (
+            open_supervisor(state_dir=state_dir, self_test=False, max_parked=max_parked) as supervisor,
+            supervisor.open_template(python=PYTHON, max_sandboxes=64 + max_parked) as template,
+            trio.open_nursery() as nursery,
+        ):
+            for number in range(64):
                 nursery.start_soon(one, number)
 
-    assert sorted(b"%d\n" % number for number in range(16)) == sorted(seen)
+    assert template.replaced == 0
+    assert sorted(f"{number} ['{number}']\n".encode() for number in range(64)) == sorted(seen)
 
 
 async def test_a_cancelled_fork_leaves_nothing(warm: Sandbox) -> None:
