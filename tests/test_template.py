@@ -22,7 +22,6 @@ from minisandbox import (
     UsageError,
     open_supervisor,
 )
-from minisandbox.runtime.standing import stand_by
 from tests import observer
 
 PYTHON = "/usr/bin/python3"
@@ -79,8 +78,8 @@ async def template(supervisor: Supervisor) -> AsyncIterator[Template]:
 async def warm(supervisor: Supervisor, template: Template, request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A sandbox of it, into which the first fork is made when it is asked for, or was made ahead."""
     async with supervisor.open_sandbox(template=template) as opened:
-        if request.param == "ahead":
-            await stand_by(opened)
+        if request.param == "on demand":
+            await opened.drop_standing()
         yield opened
 
 

@@ -254,11 +254,16 @@ def rehearse() -> None:
 
 
 def await_order(fd: int) -> bytes:
-    """Wait, in a fork that was made ahead, until somebody wants it, and return what it is to do."""
-    rehearse()
+    """Wait, in a fork that was made ahead, for what it is to do, and return it. Ends it when nobody wants it."""
     order = b""
+    os.set_blocking(fd, False)
     while True:
-        part = os.read(fd, 1 << 16)
+        try:
+            part = os.read(fd, 1 << 16)
+        except BlockingIOError:  # there is time
+            rehearse()
+            os.set_blocking(fd, True)
+            continue
         if not part:
             break
         order += part

@@ -15,7 +15,6 @@ import trio
 from minisandbox.errors import SandboxError
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.sandbox import Sandbox
-from minisandbox.runtime.standing import stand_by
 
 OFTEN = 4
 """So many starts of a kind within WINDOW_S make it one that is worth parking."""
@@ -100,18 +99,9 @@ class ParkingLot:
         for kind in list(self._kinds.values()):
             while kind.wanted and len(kind.parked) < self._share() and not self._closed:
                 try:
-                    kind.parked.append(await self._start_one(kind.options))
+                    kind.parked.append(await self._start(kind.options))
                 except SandboxError:
                     return  # whoever asks next gets the error himself
-
-    async def _start_one(self, options: Options) -> Sandbox:
-        sandbox = await self._start(options)
-        try:
-            await stand_by(sandbox)
-        except BaseException:
-            await self._close(sandbox)
-            raise
-        return sandbox
 
     def _share(self) -> int:
         return max(1, self._limit // max(1, len(self._kinds)))

@@ -1,4 +1,4 @@
-"""A fork that stands by: made ahead in a parked sandbox of a template, and told later what it is to do.
+"""A fork that stands by: made while a sandbox of a template starts, and told later what it is to do.
 
 It is a command like any other, with the sandbox's own user, limits and filters, whose program has not begun. Nothing of
 a workload ever runs beside it: it runs the first `run_warm` that it fits, and is killed before anything else runs.
@@ -6,11 +6,13 @@ a workload ever runs beside it: it runs the first `run_warm` that it fits, and i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from minisandbox.errors import SandboxError
 from minisandbox.kernel.descriptors import open_pipe, open_socket_pair
 from minisandbox.kernel.protocol import Request
 from minisandbox.runtime.capture import Feed
@@ -103,10 +105,19 @@ def fork_request(command: Command, spec: CommandSpec, filter_fds: Sequence[int],
     return request
 
 
+async def prepare(sandbox: Sandbox) -> None:
+    """Make ready what its first command needs, while a sandbox starts: a fork of its template, or a leaf."""
+    if sandbox.options.template is None:
+        sandbox.slot.cgroup.prepare_spare(sandbox.slot.warden_uid)
+    else:
+        with contextlib.suppress(SandboxError):  # the start says what is wrong, or the first run_warm
+            await stand_by(sandbox)
+
+
 async def stand_by(sandbox: Sandbox) -> None:
-    """Have the template of a sandbox fork into it ahead of the first `run_warm`; without a template do nothing."""
+    """Have the template of a sandbox fork into it ahead of the next `run_warm`, unless one stands by already."""
     template = sandbox.options.template
-    if template is None:
+    if template is None or sandbox.standing is not None:
         return
     spec = await resolve(sandbox, ["-c"], Wishes(env=None, cwd="/", user=None, limits=None))
     command = sandbox.new_command(spec.limits)
@@ -114,6 +125,8 @@ async def stand_by(sandbox: Sandbox) -> None:
         command.standing = Standing(sandbox, command, spec)
         await command.standing.start(template, spec)
     except BaseException:
+        if command.standing is not None:
+            command.standing.close()
         await sandbox.abandon(command)
         raise
     sandbox.standing = command.standing

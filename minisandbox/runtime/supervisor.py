@@ -42,6 +42,7 @@ from minisandbox.runtime.pod import Place
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.snapshot import Snapshot
+from minisandbox.runtime.standing import prepare
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.template import Template
 from minisandbox.runtime.templates import Templated
@@ -70,8 +71,7 @@ class Supervisor(Inspected, Templated):
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
         self.parking = ParkingLot(max_parked, self._start, self.close_sandbox)
         self.reactor = reactor
-        self._launcher = launcher
-        self._slots = slots
+        self._launcher, self._slots = launcher, slots
         self._place = Place(launcher, slots)
         self.handles = handles
         self.templates = []
@@ -204,7 +204,7 @@ class Supervisor(Inspected, Templated):
                 asked_ns = time.monotonic_ns()
                 await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
-                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
+                await prepare(sandbox)
                 await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self.close_sandbox(sandbox)
