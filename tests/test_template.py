@@ -22,6 +22,7 @@ from minisandbox import (
     UsageError,
     open_supervisor,
 )
+from minisandbox.runtime import warm_process
 from tests import observer
 
 PYTHON = "/usr/bin/python3"
@@ -279,6 +280,48 @@ async def test_a_template_that_dies_is_replaced(supervisor: Supervisor, template
         second = await sandbox.run_warm("print(2)")
 
     assert (b"1\n", b"2\n", 1) == (first.stdout, second.stdout, template.replaced)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_a_template_that_is_gone_when_a_sandbox_starts_is_replaced(
+    supervisor: Supervisor, template: Template, noted: bool
+) -> None:
+    """Noted or not: the sandbox gets its fork from a new one, once."""
+    assert template._warm is not None
+    template._warm.slot.cgroup.kill()
+    if noted:
+        warm = template._warm
+        await observer.wait_until(lambda: warm.lost is not None, trio.lowlevel.checkpoint)
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        result = await sandbox.run_warm("print(1)")
+
+    assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+@pytest.mark.slow
+async def test_a_template_that_does_not_answer_is_replaced(supervisor: Supervisor, template: Template) -> None:
+    """A stopped one is given up after a while, and the run goes to a new one."""
+    assert template._warm is not None
+    (pid,) = template._warm.leaf.members()
+    os.kill(pid, signal.SIGSTOP)
+    with trio.fail_after(60):
+        async with supervisor.open_sandbox(template=template) as sandbox:
+            result = await sandbox.run_warm("print(1)")
+
+    assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_template_that_grows_is_replaced(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its parent keeps of each fork is not kept for ever."""
+    monkeypatch.setattr(warm_process, "LOOK_EACH", 2)
+    leak = "import os\nkept = []\nos.register_at_fork(after_in_parent=lambda: kept.append(bytearray(150 << 20)))"
+    with trio.fail_after(60):
+        async with supervisor.open_template(python=PYTHON, preload=leak) as template:
+            for _ in range(3):
+                async with supervisor.open_sandbox(template=template) as sandbox:
+                    assert (await sandbox.run_warm("print(1)")).ok
+
+            assert template.replaced > 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from minisandbox.errors import SandboxError
 from minisandbox.kernel.descriptors import open_pipe, open_socket_pair
-from minisandbox.kernel.protocol import Request
+from minisandbox.kernel.protocol import Request, Stage
 from minisandbox.runtime.capture import Feed
 from minisandbox.runtime.command import Command, CommandSpec, add_rights, common_request, open_streams
 from minisandbox.runtime.resolve import Wishes, resolve
@@ -22,6 +22,7 @@ from minisandbox.runtime.resolve import Wishes, resolve
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
     from minisandbox.runtime.template import Template
+    from minisandbox.runtime.warm_process import WarmProcess
 
 ORDER_MAX_BYTES = 64 << 10
 """A socket takes so much at once (unix(7)); what is longer goes to a fork of its own."""
@@ -39,13 +40,14 @@ class Standing:
         self._sandbox = sandbox
         self._fixed = _fixed(spec)
         self._stdin_fd = -1
+        self._warm: WarmProcess | None = None
         self._socket, self._theirs = open_socket_pair(socket.SOCK_STREAM)
         self._socket.setblocking(False)
 
     async def start(self, template: Template, spec: CommandSpec) -> None:
         """Have it forked."""
         sandbox, command = self._sandbox, self.command
-        warm = await template.ensure()
+        warm = self._warm = await template.ensure()
         read_fd, self._stdin_fd = open_pipe()
         try:
             pipes = open_streams(command, spec, sandbox.reactor)
@@ -66,6 +68,12 @@ class Standing:
     def fits(self, spec: CommandSpec, order: bytes) -> bool:
         """Whether it is what such a command would be, and there."""
         return self._fixed == _fixed(spec) and len(order) <= ORDER_MAX_BYTES and not self.command.ended.is_set()
+
+    def blame(self) -> None:
+        """Let the template replace the warm process if that did not fork."""
+        failure = self.command.outcome.failure
+        if self._warm is not None and failure is not None and failure.stage == Stage.COMMAND_WARM:
+            self._warm.lose(f"it did not fork: {os.strerror(failure.error)}")
 
     async def begin(self, spec: CommandSpec, order: bytes) -> None:
         """Tell it what to do. When it has ended meanwhile it takes no order, and `took_order` says so."""

@@ -81,11 +81,20 @@ class Warmed:
         """Let the fork that stands by run it. Returns None when there is none that can, or it was gone."""
         sandbox, standing = cast("Sandbox", self), self.standing
         order = _order(spec, words, "" if spec.stdin else os.devnull)
-        if standing is None or not standing.fits(spec, order):
+        if standing is None:
+            return None
+        if not standing.fits(spec, order):
+            standing.blame()
             await self.drop_standing()
             return None
         self.standing = None
-        result = await sandbox.supervise_from(partial(standing.begin, spec, order), standing.command, spec)
+        try:
+            result = await sandbox.supervise_from(partial(standing.begin, spec, order), standing.command, spec)
+        except StartError as error:
+            if standing.took_order or error.stage != stage_name(Stage.COMMAND_WARM):
+                raise
+            standing.blame()
+            return None
         return result if standing.took_order else None
 
     async def _run_fork(self, template: Template, spec: CommandSpec, words: Sequence[str]) -> Result:
