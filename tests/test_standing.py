@@ -197,3 +197,16 @@ async def test_random_numbers_of_forks_that_stand_by_differ(supervisor: Supervis
                 seen.add((await sandbox.run_warm("import random; print(random.random())", seed=seed)).stdout)
 
     assert (2, 1) == (len(free), len(pinned))
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(supervisor: Supervisor, template: Template) -> None:
+    """Wherever it is then, also while the fork is asked for; and the template goes on."""
+    for turn in range(24):
+        with trio.fail_after(30), trio.move_on_after(turn * 0.0003):
+            async with supervisor.open_sandbox(template=template) as sandbox:
+                await sandbox.run_warm("print(1)")
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        result = await sandbox.run_warm("print(1)")
+
+    assert (b"1\n", 0, 0) == (result.stdout, template.replaced, supervisor.live)
+    assert [] == observer.inits() and not supervisor.quarantined
