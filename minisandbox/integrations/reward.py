@@ -192,8 +192,12 @@ class RewardFunction:
 
     async def for_asyncio(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         """Do the same without blocking an event loop of asyncio."""
-        graded = await asyncio.wrap_future(self.submit(self._names(columns), completions))
+        graded = await self.grade_for_asyncio(self._names(columns), completions)
         return [each.reward for each in graded]
+
+    async def grade_for_asyncio(self, tasks: Sequence[str], completions: Sequence[Completion]) -> list[Graded]:
+        """Judge a batch without blocking an event loop of asyncio."""
+        return await asyncio.wrap_future(self.submit(tasks, completions))
 
     def _names(self, columns: Mapping[str, Any]) -> Sequence[str]:
         names = columns.get(self._column)
