@@ -16,8 +16,8 @@ help: ## show this list
 
 install: $(VENV)/.installed-base launcher ## set up .venv with the command .venv/bin/minisandbox
 
-demo: $(VENV)/.installed-demo launcher ## run the 164 HumanEval programs, each in a sandbox of its own
-	@$(VENV)/bin/python examples/humaneval.py $(ARGS)
+demo: $(VENV)/.installed-demo launcher ## play real tasks by three policies, judge them, and make a report
+	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
 test: $(VENV)/.installed-dev launcher ## run the tests (ARGS="-k name" for some of them)
 	@$(VENV)/bin/pytest -q $(ARGS)

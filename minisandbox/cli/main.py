@@ -9,7 +9,23 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from minisandbox.cli import doctor, judge, policy, rootfs, run, shell, snapshot, task, template, top
+from minisandbox.cli import (
+    doctor,
+    export,
+    judge,
+    policy,
+    recover,
+    report,
+    rollout,
+    rootfs,
+    run,
+    shell,
+    show,
+    snapshot,
+    task,
+    template,
+    top,
+)
 from minisandbox.cli.output import print_error, print_json
 from minisandbox.cli.signals import Interrupted
 from minisandbox.errors import LAUNCHER_EXIT, SandboxError, UsageError, exit_code
@@ -17,7 +33,10 @@ from minisandbox.errors import LAUNCHER_EXIT, SandboxError, UsageError, exit_cod
 PROGRAM_COMMANDS = ("run", "shell")
 """Their exit code is the program's, so that of our own failures is 125 alone, besides 126 and 127 as in a shell."""
 
-COMMANDS = (run, shell, doctor, policy, rootfs, snapshot, template, top, judge, task)
+COMMANDS = (
+    *(run, shell, doctor, policy, rootfs, snapshot, template, top, judge, task),
+    *(rollout, report, show, export, recover),
+)
 
 EXAMPLES = """examples:
   minisandbox doctor                                    can this host run sandboxes, and what is missing?
