@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import random
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ def _entities(source: str) -> list[Any]:
     with tempfile.TemporaryDirectory(prefix="minisandbox-bugs-") as folder:
         file = Path(folder, "module.py")
         file.write_text(source, encoding="utf8")
-        get_entities_from_file_py(found, str(file))
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it leaves the file to the collector
+            get_entities_from_file_py(found, str(file))
     return found
 
 
