@@ -66,23 +66,21 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 def make_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Return a small transformer with random weights, the same every time."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = GPT2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
-        n_positions=16,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=16,
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_pdrop=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
     )
-    return GPT2LMHeadModel(config)
+    return LlamaForCausalLM(config)
 
 
 def train(model: Any, tokenizer: Any, reward: RewardFunction, steps: int) -> None:
