@@ -9,7 +9,7 @@ LANES ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install demo test test-lanes test-trl check format bench bench-state launcher clean
+.PHONY: help install demo test test-lanes test-trl check format bench bench-state bench-rollouts launcher clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: $(VENV)/.installed-bench launcher ## compare the start of a sandbox with 
 
 bench-state: $(VENV)/.installed-bench launcher ## measure forks, restores, snapshots and templates
 	@$(VENV)/bin/python bench/state.py $(ARGS)
+
+bench-rollouts: $(VENV)/.installed-bench launcher ## measure episodes a second, and what the loop adds to a turn
+	@$(VENV)/bin/python bench/rollouts.py $(ARGS)
 
 # The launcher's own Makefile knows whether its sources changed.
 launcher: $(VENV)/.installed-base

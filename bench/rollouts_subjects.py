@@ -125,7 +125,7 @@ class Stage:
         plan = Plan(
             players=[player_of(actions, crowd)],
             samples=episodes,
-            budget=Budget(turns=len(actions)),
+            budget=Budget(turns=len(actions), wall_time_s=None, verdict_s=None),
             concurrency=Concurrency(least=at_once, most=at_once),
         )
         await WholeRun(plan, self.supervisor, self.referee, recorder, played.append).play(iter([TASK]))

@@ -179,7 +179,10 @@ class RewardFunction:
                 raise self._end
             self._pending.add(future)
             future.add_done_callback(self._pending.discard)
-            self._token.run_sync_soon(self._send.send_nowait, (future, list(tasks), list(completions)))
+            with contextlib.suppress(
+                trio.RunFinishedError
+            ):  # the thread is at its end, and answers all that is pending
+                self._token.run_sync_soon(self._take, future, list(tasks), list(completions))
         return future
 
     def grade(self, tasks: Sequence[str], completions: Sequence[Completion]) -> list[Graded]:
@@ -245,11 +248,16 @@ class RewardFunction:
                 at_once=self._at_once,
                 deadline_s=self._deadline_s,
             )
+            stack.enter_context(receive)
             nursery = await stack.enter_async_context(trio.open_nursery())
             nursery.start_soon(self._end_at_stop, nursery.cancel_scope)
             ready.set_result(None)
             async for future, tasks, completions in receive:
                 nursery.start_soon(self._answer, grader, future, tasks, completions)
+
+    def _take(self, future: Future[list[Graded]], tasks: list[str], completions: list[Completion]) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it is at its end, as above
+            self._send.send_nowait((future, tasks, completions))
 
     async def _end_at_stop(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()
