@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import minisandbox
+from minisandbox.kernel.cgroup_layout import detect_layout
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
 from minisandbox.runtime.host_checks import check_host
@@ -119,6 +120,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     if chosen == "nsjail" and os.geteuid() != 0:
         pytest.skip("the nsjail engine needs root")
     return chosen
+
+
+@pytest.fixture
+def freezer() -> None:
+    """Skip where processes cannot be frozen: cgroup.freeze is of the unified hierarchy."""
+    if os.geteuid() == 0 and detect_layout().unified is None:
+        pytest.skip("processes cannot be frozen here: no unified tree on this host")
 
 
 @pytest.fixture

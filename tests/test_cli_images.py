@@ -51,6 +51,7 @@ def image(tmp_path: Path) -> Path:
     return write_layout(tmp_path / "image", BASE, TOP).top
 
 
+@pytest.mark.usefixtures("state_dir")
 def test_image_is_imported_inspected_removed_and_collected(rootfs: Rootfs, image: Path, tmp_path: Path) -> None:
     """Each says in a line or two what came of it."""
     imported = rootfs("import", image, "mine")
@@ -66,6 +67,7 @@ def test_image_is_imported_inspected_removed_and_collected(rootfs: Rootfs, image
     assert [] == list_rootfs(StateDir.open(tmp_path / "state"))
 
 
+@pytest.mark.usefixtures("state_dir")
 def test_json_has_all_of_it(rootfs: Rootfs, image: Path, tmp_path: Path) -> None:
     """With units in the keys."""
     write_layout(tmp_path / "other", BASE)

@@ -106,6 +106,7 @@ async def test_directories_of_snapshots_go_with_the_last_who_needs_them(
     assert scratch(state_dir) == []
 
 
+@pytest.mark.usefixtures("freezer")
 async def test_a_running_sandbox_on_disk_is_copied(on_disk: minisandbox.Sandbox) -> None:
     """The copy lies in memory, and the sandbox goes on."""
     await text(on_disk, "echo one >/a; (sleep 1000 &) >&- 2>&-")

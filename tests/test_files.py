@@ -195,7 +195,7 @@ async def test_an_upload_to_a_full_disk_raises(supervisor: Supervisor, limit: Li
 
 async def test_a_shrinking_file_ends_where_it_ends(sandbox: Sandbox) -> None:
     """A command that rewrites the file while it is read makes neither a hang nor a crash."""
-    script = "i=0; echo on; while :; do head -c $((i % 9))M /dev/zero > /tmp/file; i=$((i+1)); done"
+    script = "i=0; : > /tmp/file; echo on; while :; do head -c $((i % 9))M /dev/zero > /tmp/file; i=$((i+1)); done"
     async with trio.open_nursery() as nursery:
         await observer.start(nursery, sandbox, script, limits=Limits(wall_time_s=60))
         with trio.fail_after(PROMPT_S):

@@ -157,6 +157,27 @@ def test_loss_of_every_guest_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.lanes
+@pytest.mark.requires_root
+@pytest.mark.usefixtures("not_in_a_lane")
+@pytest.mark.parametrize(
+    ("at_most", "claim", "code"),
+    [("1", "mark.exists() or mark.touch()", 0), ("0", "mark.touch()", 1), ("1", "False", 1)],
+)
+def test_what_fails_once_is_run_again_and_named(tmp_path: Path, at_most: str, claim: str, code: int) -> None:
+    """What fails twice has failed, and without being asked nothing is run again."""
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o777)
+        body = [f"mark = pathlib.Path({open_to_all!r}, os.environ['MINISANDBOX_LANE'])", f"assert {claim}"]
+        file = pytest_file(Path(open_to_all), "\n".join(body))
+        arguments = ("--again", at_most, "host", "host-user", "--", "-p", "no:cacheprovider", file)
+        run = lane(*arguments, cache=tmp_path / "cache")
+
+    assert code == run.returncode, run.stdout + run.stderr
+    assert (2 if code == 0 else 0) == run.stderr.count("failed at first, and passed when run again:")
+
+
+@pytest.mark.slow
+@pytest.mark.lanes
 @pytest.mark.usefixtures("guest")
 @pytest.mark.parametrize(("claim", "code"), [("True", 0), ("False", 1)])
 def test_guest_runs_the_tests_in_a_delegated_group_of_its_own(tmp_path: Path, claim: str, code: int) -> None:

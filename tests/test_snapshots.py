@@ -200,6 +200,7 @@ async def test_a_snapshot_needs_a_quiet_sandbox(sandbox: minisandbox.Sandbox) ->
         assert await text(sandbox, "echo on") == "on\n"
 
 
+@pytest.mark.usefixtures("freezer")
 async def test_a_frozen_sandbox_is_copied_at_one_moment_and_goes_on(
     supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
 ) -> None:

@@ -215,7 +215,7 @@ async def test_a_process_is_killed_with_its_tree(sandbox: Sandbox) -> None:
         await process.kill(signal.SIGTERM)
         with trio.fail_after(PROMPT_S):
             politely = await process.wait()
-    async with await sandbox.start("setsid sleep 300 & echo on; sleep 300") as process:
+    async with await sandbox.start("setsid sleep 300 & echo on; exec sleep 300") as process:
         await process.stdout.receive_some()
         with observer.watched(observer.workload()) as pidfds:
             await process.kill()

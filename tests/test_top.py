@@ -97,6 +97,7 @@ trio.run(main)
 
 
 @pytest.mark.enforces("control-groups", "single-id")
+@pytest.mark.usefixtures("state_dir")
 async def test_the_socket_of_a_dead_supervisor_is_swept(tmp_path: Path) -> None:
     """It is shown as nothing, and the next start removes it; that of a live one stays."""
     command = [sys.executable, "-c", OWNER, str(tmp_path)]

@@ -48,9 +48,8 @@ def episode_parts(episode: Episode, instruction: str | None, lines: int | None) 
     if instruction:
         yield _block(instruction, lines, "italic")
     for attempt in episode.attempts:
-        yield _text(
-            f"we failed after {duration(attempt.seconds)}: {attempt.error}: {visible_line(attempt.message)}", "magenta"
-        )
+        said = visible_line(f"{attempt.error}: {attempt.message}", 500)
+        yield _text(f"we failed after {duration(attempt.seconds)}: {said}", "magenta")
     for turn in trajectory.turns:
         yield ""
         yield from _turn_parts(turn, lines)
@@ -117,9 +116,9 @@ def _verdict(name: str) -> Text:
 
 def _block(content: bytes | str, most: int | None, style: str, mark: str = "") -> Text:
     """Return a text with a mark before each line, and of a long one the first and the last lines."""
-    shown = visible_content(content).removesuffix("\n").split("\n")
-    if most is not None and len(shown) > most:
+    shown = [f"{mark}{line}" for line in visible_content(content).strip("\n").split("\n")]
+    if most is not None and len(shown) > most + 1:
         head, tail = most - most // 2, most // 2
-        left_out = f"[... {len(shown) - most:,} lines are left out; --lines 0 shows them]"
+        left_out = f"{' ' * len(mark)}[... {len(shown) - most:,} lines are left out; --lines 0 shows them]"
         shown = [*shown[:head], left_out, *shown[len(shown) - tail :]]
-    return _text("\n".join(f"{mark}{line}" for line in shown), style)
+    return _text("\n".join(shown), style)

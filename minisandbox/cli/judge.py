@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minisandbox.cli.judge_serve import add_serve_parser, submit
-from minisandbox.cli.options import add_debug_option
+from minisandbox.cli.options import add_debug_option, add_degrade_option, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
 from minisandbox.errors import LedgerError, UsageError
@@ -65,6 +65,7 @@ def add_parser(commands: Any) -> None:
         add_debug_option(action)
     for action in (run, replay):
         action.add_argument("--state-dir", type=Path, metavar="DIR", help="where root file systems are kept")
+        add_degrade_option(action)
 
 
 def serve_run(options: argparse.Namespace) -> int:
@@ -156,7 +157,8 @@ async def _with_judge(options: argparse.Namespace, work: Any) -> Any:
     from minisandbox.runtime.opening import open_supervisor
 
     store = _store(options)
-    async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
+    place = state_dir(options)
+    async with open_supervisor(state_dir=place, max_sandboxes=8, degrade=options.degrade) as supervisor:
         caps = (SHARED_USER, *caps_of(supervisor.degraded))
         return await work(Judge(supervisor=supervisor, store=store, caps=caps))
 

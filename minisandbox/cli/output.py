@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minisandbox.errors import LocatedError, SandboxError
+from minisandbox.errors import LocatedError, SandboxError, StartError
 from minisandbox.spec import ExitReason, Result, Timing
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def print_error(error: Exception, *, as_json: bool) -> None:
         print_json({"error": error_fields(error)})
     else:
         print(f"minisandbox: {_message(error)}", file=sys.stderr)
+        if advice := _advice(error):
+            print(f"minisandbox: {advice}", file=sys.stderr)
 
 
 def error_fields(error: Exception) -> dict[str, object]:
@@ -66,7 +68,17 @@ def error_fields(error: Exception) -> dict[str, object]:
         "item": getattr(error, "item", None),
         "file": str(error.file) if isinstance(error, LocatedError) else None,
         "line": error.line if isinstance(error, LocatedError) else None,
+        "advice": _advice(error),
     }
+
+
+def _advice(error: Exception) -> str | None:
+    """Return what to do about a step that failed; loaded where there is one alone."""
+    if not isinstance(error, StartError):
+        return None
+    from minisandbox.runtime.advice import advice_for
+
+    return advice_for(error.stage, error.errno)
 
 
 def _message(error: Exception) -> str:

@@ -110,6 +110,7 @@ def serve(options: argparse.Namespace) -> int:
     from minisandbox.cli.rollout_shown import show_summary
     from minisandbox.rollout.run import Plan
     from minisandbox.rollout.scheduler import Retry
+    from minisandbox.rollout.source import check_sources
 
     plan = Plan(
         players=_players(options),
@@ -119,6 +120,7 @@ def serve(options: argparse.Namespace) -> int:
         concurrency=_concurrency(options.concurrency),
         retry=Retry(tries=options.tries),
     )
+    check_sources(options.tasks)
     place = state_dir(options)
     summary = trio.run(partial(serve_run, plan, options.tasks, options, place))
     show_summary(summary, as_json=options.json)

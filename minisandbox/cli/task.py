@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisandbox.cli.options import add_debug_option
+from minisandbox.cli.options import add_debug_option, add_degrade_option, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
 from minisandbox.cli.tasks_shown import certificate_fields, finding_line, list_lines, show_lines, task_fields
@@ -68,6 +68,7 @@ def add_parser(commands: Any) -> None:
     check.set_defaults(serve=serve_check)
     for action in (importing, check):
         action.add_argument("--state-dir", type=Path, metavar="DIR", help="where root file systems are kept")
+        add_degrade_option(action)
         action.add_argument("--limit", type=int, metavar="N", help="the first N tasks only")
     for action in (listing, show, importing, check):
         action.add_argument("--json", action="store_true", help="print one JSON object")
@@ -203,7 +204,8 @@ async def _add_hidden(options: argparse.Namespace, tasks: list[Task]) -> tuple[l
 
     made: list[Task] = []
     left_out: list[dict[str, str]] = []
-    async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
+    place = state_dir(options)
+    async with open_supervisor(state_dir=place, max_sandboxes=8, degrade=options.degrade) as supervisor:
         with tempfile.TemporaryDirectory(prefix="minisandbox-import-") as folder:
             judge = Judge(supervisor=supervisor, store=Store.open(Path(folder, "judge")))
             for task in tasks:
@@ -232,9 +234,10 @@ async def _check_all(options: argparse.Namespace) -> list[tuple[str, Certificate
     from minisandbox.runtime.opening import open_supervisor
     from minisandbox.tasks.certified import write_certificate
 
-    checked = []
-    async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
-        for task, path in _to_check(options):
+    checked, to_check = [], _to_check(options)  # what is malformed is told before anything is opened
+    place = state_dir(options)
+    async with open_supervisor(state_dir=place, max_sandboxes=8, degrade=options.degrade) as supervisor:
+        for task, path in to_check:
             certificate = await _check_one(task, path, supervisor, options)
             if path is not None and not options.no_write:
                 write_certificate(path, certificate)

@@ -19,6 +19,7 @@ from minisandbox.judge.spec import canonical
 from minisandbox.rollout.records import Records
 from minisandbox.rollout.schema import BYTES
 from minisandbox.rollout.spec import Episode, Turn
+from minisandbox.spec import Usage
 
 EXTRA = "pip install minisandbox[parquet]"
 GROUP_EPISODES = 200
@@ -35,7 +36,7 @@ ROW_NAMES = (
     *("queued_s", "opened_s", "judged_s", "faults", "turns"),
 )
 TURN_NAMES = (
-    *("turn", "action", *_ACTION, *_OUTCOME, "exit_reason", "started_s", "think_s", "act_s", "tokens", "data"),
+    *("turn", "action", *_ACTION, *_OUTCOME, "exit_reason", "usage", "started_s", "think_s", "act_s", "tokens", "data"),
 )
 
 
@@ -87,13 +88,14 @@ def episode_row(episode: Episode, instruction: str | None) -> dict[str, Any]:
 
 
 def _turn_row(turn: Turn) -> dict[str, Any]:
-    reason = turn.outcome.exit_reason
+    reason, usage = turn.outcome.exit_reason, turn.outcome.usage
     return {
         "turn": turn.index,
         "action": str(turn.action.__struct_config__.tag),
         **{name: getattr(turn.action, name, None) for name in _ACTION},
         **{name: getattr(turn.outcome, name) for name in _OUTCOME},
         "exit_reason": None if reason is None else reason.value,
+        "usage": None if usage is None else msgspec.structs.asdict(usage),
         "started_s": turn.started_s,
         "think_s": turn.think_s,
         "act_s": turn.act_s,
@@ -189,7 +191,7 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 
 _NUMBERS = frozenset({"reward", "score", "started", "seconds", "queued_s", "opened_s", "judged_s"})
-_NUMBERS_OF_TURN = frozenset({"wall_time_s", "started_s", "think_s", "act_s"})
+_NUMBERS_OF_TURN = frozenset({"wall_time_s", "cpu_time_s", "started_s", "think_s", "act_s"})
 _WHOLE = frozenset({"sample", "passed", "total", "branched_after", "seed", "turn", "tokens", "exit_code", "signal"})
 _YES_OR_NO = frozenset({"masked", "quarantine", "executable", "truncated"})
 _LISTS = frozenset({"evidence", "limits_hit", "faults"})
@@ -201,7 +203,7 @@ def _parquet_schema(arrow: Any) -> Any:
     def type_of(name: str) -> Any:
         if name in _NUMBERS | _NUMBERS_OF_TURN:
             return arrow.float64()
-        if name in _WHOLE:
+        if name in _WHOLE or name in Usage.__struct_fields__:
             return arrow.int64()
         if name in _YES_OR_NO:
             return arrow.bool_()
@@ -209,6 +211,7 @@ def _parquet_schema(arrow: Any) -> Any:
             return arrow.binary()
         return arrow.list_(arrow.string()) if name in _LISTS else arrow.string()
 
-    turn = arrow.struct([(name, type_of(name)) for name in TURN_NAMES])
+    usage = arrow.struct([(name, type_of(name)) for name in Usage.__struct_fields__])
+    turn = arrow.struct([(name, usage if name == "usage" else type_of(name)) for name in TURN_NAMES])
     row = [(name, type_of(name)) for name in ROW_NAMES if name != "turns"]
     return arrow.schema([*row, ("turns", arrow.list_(turn))])

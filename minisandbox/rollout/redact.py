@@ -70,7 +70,7 @@ _ANY_WORD = re.compile("|".join(re.escape(word) for _, words, _ in PATTERNS for 
 class Redactor:
     """Replaces what looks like a secret, and counts how often. `more` are expressions of the user's own.
 
-    Raises UsageError for one that is no expression.
+    Raises UsageError for one that is no expression, or that matches nothing at all, which is everywhere.
     """
 
     def __init__(self, more: Sequence[str] = ()) -> None:
@@ -82,6 +82,8 @@ class Redactor:
                 self._patterns.append(("secret", (), re.compile(pattern)))
             except re.error as error:
                 raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
+            if self._patterns[-1][2].search(""):
+                raise UsageError(f"the pattern {pattern!r} of a secret matches the empty text, which is everywhere")
 
     def text(self, text: str) -> str:
         """Return a text without secrets, and with what is no Unicode escaped."""

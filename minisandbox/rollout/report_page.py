@@ -22,7 +22,7 @@ from minisandbox.rollout.records import Records
 from minisandbox.rollout.report import Report, make_report
 from minisandbox.rollout.shown import visible_content, visible_line
 from minisandbox.rollout.spec import End
-from minisandbox.rollout.statistics import UNJUDGED, PolicyStatistics, Summary
+from minisandbox.rollout.statistics import UNJUDGED, PolicyStatistics, Summary, TaskStatistics
 from minisandbox.rollout.trajectories import CHUNK_EPISODES, MOST_EACH, Chunks, characters_each
 
 PAGE = Path(__file__).with_name("page")
@@ -87,12 +87,25 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"line": visible_line, "duration": charts.duration, "when": _when, "level": _level}
+    environment.filters |= {
+        "line": visible_line,
+        "duration": charts.duration,
+        "when": _when,
+        "level": _level,
+        "fact": _fact,
+    }
     return environment
 
 
 def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _fact(name: str, value: str) -> str:
+    """Return a fact of a machine in words, a size in units that are read."""
+    if name.endswith("_bytes") and value.isascii() and value.isdigit():
+        return f"{visible_line(name.removesuffix('_bytes'))} {int(value[:30]) / (1 << 30):.1f} GiB"
+    return f"{visible_line(name)} {visible_line(value)}"
 
 
 def _level(reward: float) -> str:
@@ -116,7 +129,8 @@ def _charts(report: Report) -> dict[str, Any]:
     low = min([0.0, *(policy.mean_reward or 0.0 for policy in report.policies)])
     has_negative = any(policy.rewards["below 0"] for policy in report.policies)
     tasks = report.tasks[:SLOWEST_SHOWN]
-    longest = max((sum(task.phases.values()) for task in tasks), default=1.0)
+    phases = [_own_phases(task) for task in tasks]
+    longest = max((sum(each.values()) for each in phases), default=1.0)
     return {
         "intervals": [charts.interval(policy, low) for policy in report.policies],
         "histograms": [_histogram(at, policy, has_negative) for at, policy in enumerate(report.policies)],
@@ -125,9 +139,17 @@ def _charts(report: Report) -> dict[str, Any]:
         "ends": [_bar(policy.policy, _in_order(policy.ends, _ENDS)) for policy in report.policies],
         "end_names": _names([policy.ends for policy in report.policies], _ENDS),
         "throughput": charts.columns(report.throughput, report.bin_s),
-        "phases": [charts.stacked(task.phases, longest, task.task, " s", "p-") for task in tasks],
-        "phase_names": list(tasks[0].phases) if tasks else [],
+        "phases": [
+            charts.stacked(each, longest, visible_line(task.task), " s", "p-")
+            for task, each in zip(tasks, phases, strict=True)
+        ],
+        "phase_names": list(phases[0]) if phases else [],
     }
+
+
+def _own_phases(task: TaskStatistics) -> dict[str, float]:
+    """Return the phases of a task but for the queue, which tells of the load and not of the task."""
+    return {name: seconds for name, seconds in task.phases.items() if name != "queue"}
 
 
 _OUTCOMES = (*(outcome.value for outcome in reversed(Outcome)), UNJUDGED)

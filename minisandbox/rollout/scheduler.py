@@ -153,8 +153,9 @@ class Scheduler:
     async def _until_done(self, job: Job) -> Episode:
         """Try until there is a verdict, or we failed too often."""
         attempts: list[Attempt] = []
+        queued_s = trio.current_time() - job.queued_at
         while True:
-            one = Try(job, self.court, trio.current_time() - job.queued_at, attempts)
+            one = Try(job, self.court, queued_s, attempts)
             try:
                 return await self._reclaimed(one)
             except* (SandboxError, OSError) as group:

@@ -30,11 +30,15 @@ class LeftOut:
     """Whether it is malformed, rather than left out by the set it belongs to."""
 
 
-def tasks_of(sources: Sequence[str], state: StateDir, *, limit: int | None = None) -> Iterator[Task | LeftOut]:
-    """Yield the tasks of all sources, with their certificates where these are valid; no more than `limit` of each.
+def check_sources(sources: Sequence[str]) -> None:
+    """Raise UsageError for a source that there is not."""
+    for source in sources:
+        if is_directory(source):
+            directories(Path(source))
 
-    Raises UsageError at the first source that there is not.
-    """
+
+def tasks_of(sources: Sequence[str], state: StateDir, *, limit: int | None = None) -> Iterator[Task | LeftOut]:
+    """Yield the tasks of all sources, with their certificates where these are valid; no more than `limit` of each."""
     seen: set[str] = set()
     for source in sources:
         for item in _limited(_items(source, state), limit):
@@ -55,12 +59,15 @@ def _limited(items: Iterator[Task | LeftOut], limit: int | None) -> Iterator[Tas
 
 
 def _items(source: str, state: StateDir) -> Iterator[Task | LeftOut]:
-    if is_directory(source):
-        for path in directories(Path(source)):
-            yield _of_directory(path, state)
-        return
-    for item in open_tasks(source):
-        yield LeftOut(name=item.name, why=item.why, is_broken=False) if isinstance(item, Unfit) else item
+    try:
+        if is_directory(source):
+            for path in directories(Path(source)):
+                yield _of_directory(path, state)
+            return
+        for item in open_tasks(source):
+            yield LeftOut(name=item.name, why=item.why, is_broken=False) if isinstance(item, Unfit) else item
+    except SandboxError as error:
+        yield LeftOut(name=source, why=f"{type(error).__name__}: {error}", is_broken=True)
 
 
 def _of_directory(path: Path, state: StateDir) -> Task | LeftOut:

@@ -1,7 +1,6 @@
-"""The records of a run as they are written: tasks, turns, episodes, events, one transaction a call or less.
+"""The records of a run as they are written: tasks, turns, episodes, events, each as a call of `Recorder`.
 
-Calls that wait at the same time are written together, in one transaction and one visit to a thread; the loop is never
-blocked. A call returns when what it was given survives a kill of this process. An episode is there whole or not at all.
+A call returns when what it was given survives a kill of this process. An episode is there whole or not at all.
 Whatever is written went through the redactor before.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import trio
 
 from minisandbox.errors import RecordError, UsageError
 from minisandbox.judge.spec import canonical
+from minisandbox.rollout.batches import Batches
 from minisandbox.rollout.blobs import Blobs
 from minisandbox.rollout.database import BLOBS_NAME, lock_for_writing, open_for_writing, record_errors
 from minisandbox.rollout.recorder import RunInfo
@@ -28,8 +28,6 @@ from minisandbox.rollout.rows import Insert, Row, episode_inserts, redact_episod
 from minisandbox.rollout.schema import OF_AN_EPISODE
 from minisandbox.rollout.spec import Episode, EpisodeKey, Turn
 from minisandbox.tasks.task import Task
-
-_TRIED = "write the records in"
 
 
 @asynccontextmanager
@@ -49,15 +47,6 @@ async def open_store(path: Path, *, secrets: Sequence[str] = ()) -> AsyncIterato
             await trio.to_thread.run_sync(store._close)
 
 
-class _Entry:
-    """What one call wants written, and what came of it."""
-
-    def __init__(self, write: Callable[[], Any]) -> None:
-        self.write, self.is_done, self.is_kept = write, False, False
-        self.returned: Any = None
-        self.error: Exception | None = None
-
-
 class Store:
     """Records that are open for writing: a `Recorder`. `open_store` opens it."""
 
@@ -68,99 +57,35 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._lock_fd = -1
         self._session = 0
-        self._numbers: dict[EpisodeKey, int] = {}
-        self._turn = trio.Lock()  # whose turn it is to write what waits
-        self._waiting: list[_Entry] = []
-        self._limiter = trio.CapacityLimiter(1)  # no sandbox that keeps threads busy delays records
+        self._batches = Batches(directory, self._execute, self._roll_back)
 
     async def begin(self, run: RunInfo) -> AbstractSet[EpisodeKey]:
         """See `Recorder.begin`. Turns of episodes that a dead process did not finish are dropped.
 
         Raises RecordError when the run was begun with other policies, samples, seed or options.
         """
-        finished: AbstractSet[EpisodeKey] = await self._write(lambda: self._begin(run))
+        finished: AbstractSet[EpisodeKey] = await self._batches.write(lambda: self._begin(run))
         return finished
 
     async def task(self, task: Task) -> None:
         """See `Recorder.task`. Raises RecordError when a task of this name is kept that is another."""
-        await self._write(lambda: self._task(task))
+        await self._batches.write(lambda: self._task(task))
 
     async def turn(self, key: EpisodeKey, turn: Turn) -> None:
         """See `Recorder.turn`. The first turn of an episode replaces all that a try before left."""
-        await self._write(lambda: self._put_turn(key, turn))
+        await self._batches.write(lambda: self._put_turn(key, turn))
 
     async def event(self, name: str, key: EpisodeKey | None, data: dict[str, Any]) -> None:
         """See `Recorder.event`."""
-        await self._write(lambda: self._event(name, key, data))
+        await self._batches.write(lambda: self._event(name, key, data))
 
     async def finish(self, episode: Episode) -> None:
         """See `Recorder.finish`."""
-        await self._write(lambda: self._finish(episode))
+        await self._batches.write(lambda: self._finish(episode))
 
     # Above, what the loop calls; below, what a thread does.
 
-    async def _write(self, write: Callable[[], Any]) -> Any:
-        """Have `write` called in a transaction, and return what it returned when that is committed.
-
-        Cancelled while it waits: nothing is written.
-        """
-        entry = _Entry(write)
-        self._waiting.append(entry)
-        try:
-            async with self._turn:
-                if not entry.is_done:
-                    batch, self._waiting = self._waiting, []
-                    with trio.CancelScope(shield=True):  # others wait for the batch, too
-                        await trio.to_thread.run_sync(self._commit, batch, limiter=self._limiter)
-        except trio.Cancelled:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            raise
-        if entry.error is None and not entry.is_kept:
-            raise RecordError(f"cannot {_TRIED} {self.directory}: what was written with it failed")
-        if entry.error is not None:
-            raise entry.error
-        return entry.returned
-
-    def _commit(self, batch: Sequence[_Entry]) -> None:
-        """Write a batch. What is refused leaves the others alone; when the system fails, nothing of it is kept."""
-        try:
-            with record_errors(self.directory, _TRIED):
-                self._execute("BEGIN IMMEDIATE")
-                for entry in batch:
-                    self._write_one(entry)
-                self._execute("COMMIT")
-            for entry in batch:
-                entry.is_kept = True
-        except RecordError as error:
-            self._roll_back()
-            for entry in batch:
-                entry.error = RecordError(str(error))
-                entry.error.__cause__ = error
-        except BaseException:
-            self._roll_back()
-            raise
-        finally:
-            for entry in batch:
-                entry.is_done = True
-
-    def _write_one(self, entry: _Entry) -> None:
-        self._execute("SAVEPOINT entry")
-        try:
-            entry.returned = entry.write()
-            self._execute("RELEASE entry")
-            return
-        except (RecordError, UsageError) as error:
-            entry.error = error
-        except OverflowError as error:
-            entry.error = RecordError(f"cannot {_TRIED} {self.directory}: a number of more than 63 bits")
-            entry.error.__cause__ = error
-        self._execute("ROLLBACK TO entry")
-        self._execute("RELEASE entry")
-        self._numbers.clear()
-
     def _roll_back(self) -> None:
-        self._numbers.clear()  # those of the batch are not kept
         if self._connection is not None and self._connection.in_transaction:
             self._connection.rollback()
 
@@ -259,14 +184,10 @@ class Store:
 
     def _number(self, key: EpisodeKey) -> int:
         """Return the number of an episode in the tables, made where there is none."""
-        if key not in self._numbers:
-            values = (key.task, key.policy, key.sample)
-            self._execute("INSERT OR IGNORE INTO keys (task, policy, sample) VALUES (?, ?, ?)", values)
-            row = self._execute(
-                "SELECT episode FROM keys WHERE task = ? AND policy = ? AND sample = ?", values
-            ).fetchone()
-            self._numbers[key] = row[0]
-        return self._numbers[key]
+        values = (key.task, key.policy, key.sample)
+        self._execute("INSERT OR IGNORE INTO keys (task, policy, sample) VALUES (?, ?, ?)", values)
+        row = self._execute("SELECT episode FROM keys WHERE task = ? AND policy = ? AND sample = ?", values).fetchone()
+        return int(row[0])
 
     def _put_turn(self, key: EpisodeKey, turn: Turn) -> None:
         number = self._unfinished(key)
@@ -297,4 +218,3 @@ class Store:
             self._execute(f"DELETE FROM {table} WHERE episode = ?", (number,))
         for insert in episode_inserts(number, kept, self._session, self._redactor.count - before):
             self._insert(insert)
-        self._numbers.pop(episode.key, None)

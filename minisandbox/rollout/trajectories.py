@@ -108,12 +108,16 @@ def trajectory_fields(episode: Episode, most: int | None) -> dict[str, Any]:
         "why": visible_content(trajectory.why, most),
         "limits": [visible(word) for word in trajectory.limits_hit],
         "artifacts": trajectory.artifacts,
-        "branched": None if trajectory.branched_from is None else list(map(str, trajectory.branched_from)),
+        "branched": None
+        if trajectory.branched_from is None
+        else [visible(str(each)) for each in trajectory.branched_from],
         "started": episode.started,
         "phases": [episode.queued_s, episode.opened_s, episode.judged_s],
         "seed": str(episode.seed),
         "judge_episode": None if episode.judge_episode is None else visible(episode.judge_episode),
-        "attempts": [[each.error, visible_content(each.message, most), each.seconds] for each in episode.attempts],
+        "attempts": [
+            [visible(each.error), visible_content(each.message, most), each.seconds] for each in episode.attempts
+        ],
         "verdict": None if episode.verdict is None else _verdict_fields(episode.verdict),
     }
 

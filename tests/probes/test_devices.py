@@ -59,6 +59,7 @@ async def test_shipped_device_cannot_be_opened(supervisor: Supervisor, nodes: Pa
     assert [dict.fromkeys(NODES, "EACCES")] * 3 == [parse(outcome.stdout.decode()) for outcome in outcomes]
 
 
+@pytest.mark.usefixtures("state_dir")
 def test_device_can_be_opened_with_the_defence_off(nodes: Path, tmp_path: Path) -> None:
     """Row 26, defence off: outside, on a file system that is not mounted nodev, the harmless one of them opens."""
     outcomes = parse(run_outside(["python3", "-c", OPEN_ALL, nodes], tmp_path))

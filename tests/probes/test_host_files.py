@@ -128,6 +128,7 @@ async def test_environment_of_the_supervisor_is_absent(
     assert ids.ok
 
 
+@pytest.mark.usefixtures("state_dir")
 def test_walk_finds_a_file_outside(canary: Path, tmp_path: Path) -> None:
     """Row 61, defence off: outside, the file is found by the same search, of its directory, and in roundabout ways."""
     code = SEARCH.replace('os.walk("/")', f'os.walk("{canary.parent}")')

@@ -110,6 +110,7 @@ async def test_more_sockets_can_be_made_without_filters(supervisor: Supervisor, 
     assert set() == {family for _, family, kind, _ in made if kind == RAW} - {socket.AF_UNIX, socket.AF_NETLINK}
 
 
+@pytest.mark.usefixtures("state_dir")
 def test_packet_and_raw_sockets_can_be_made_outside(probe_dir: Path, tmp_path: Path) -> None:
     """Row 34, defence off: root of the host can make them, so the attempt is sound.
 

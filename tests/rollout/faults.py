@@ -47,6 +47,10 @@ KINDS: dict[str, Callable[[], Exception]] = {
 }
 
 
+KILLED, KILLED_MORE = "killed", 4
+"""A process that is killed is any of those there are, and many have ended by then: so it is done more often."""
+
+
 @dataclass
 class Chance:
     """Throws each kind of fault at its share of the moments that it could, by a seed."""
@@ -67,7 +71,8 @@ class Chance:
 
     def comes(self, name: str) -> bool:
         """Return whether the fault of this name happens now."""
-        happens = self._random.random() < self.share
+        share = self.share * (KILLED_MORE if name == KILLED else 1)
+        happens = self._random.random() < share
         self.thrown[name] += happens
         return happens
 
@@ -92,7 +97,7 @@ class FaultySupervisor:
         async with self._supervisor.open_sandbox(**options) as sandbox:
             for name in ("run", "start", "write_file", "put_tree"):
                 setattr(sandbox, name, partial(self._call, getattr(sandbox, name)))
-            if self._chance.comes("killed"):
+            if self._chance.comes(KILLED):
                 with contextlib.suppress(psutil.NoSuchProcess, ValueError):
                     self._chance.one_of(observer.inits()).kill()
             yield sandbox

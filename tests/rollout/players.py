@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from minisandbox.judge.assignment import Assignment, FileCheck, StateWork
 from minisandbox.rollout.builtin import Script
 from minisandbox.rollout.policy import Player, Policy, Told
@@ -16,6 +18,8 @@ from minisandbox.tasks.task import File, Task
 from tests.tasks.samples import BUDGET
 
 DEADLINE_S = 120.0
+JUDGING = pytest.mark.enforces("control-groups", "memory-limit", "processes-limit", "cpus-limit", "single-id")
+"""What verdicts need of a host: where it is not there, each is one of our failures, and no reward can be looked at."""
 
 Act = Callable[[Observation], Awaitable[Any]]
 

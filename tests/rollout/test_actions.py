@@ -123,6 +123,7 @@ async def test_a_missing_shell_or_directory_is_no_failure_of_ours(desk: Desk) ->
     assert "/bin/sh" in ((await desk.do(Run(command="true"))).error or "")
 
 
+@pytest.mark.enforces("control-groups", "memory-limit")
 async def test_a_full_disk_and_a_full_memory_are_told(desk: Desk) -> None:
     """They are limits that were hit, and nothing that is tried again."""
     full = await desk.do(Run(command="cat /dev/zero > /tmp/fill"))

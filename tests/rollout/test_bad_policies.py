@@ -16,7 +16,9 @@ from minisandbox.rollout.policy import STEP_MAX_BYTES, Player, Policy, PolicyFau
 from minisandbox.rollout.seat import seated
 from minisandbox.rollout.spec import Budget, End, Observation, Run, Step, Submit, Write
 from tests.rollout.conftest import PlayAll
-from tests.rollout.players import DEADLINE_S, Acting, acting_player, file_task
+from tests.rollout.players import DEADLINE_S, JUDGING, Acting, acting_player, file_task
+
+pytestmark = JUDGING
 
 OBSERVATION = Observation(episode="e", turn=0, instruction="i", directory="/d")
 BUDGET = Budget(think_s=0.5)

@@ -18,7 +18,9 @@ from minisandbox.rollout.scene import open_scene
 from minisandbox.rollout.spec import Budget, End, Episode, Run, Step, Write
 from tests.rollout.conftest import PlayAll
 from tests.rollout.endpoint import Script, in_order, listening, says
-from tests.rollout.players import DEADLINE_S, file_task
+from tests.rollout.players import DEADLINE_S, JUDGING, file_task
+
+pytestmark = JUDGING
 
 WRITE = ("write", {"path": "hello.txt", "content": "hello\n"})
 SUBMIT: tuple[str, dict[str, str]] = ("submit", {})

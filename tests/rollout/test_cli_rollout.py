@@ -217,6 +217,16 @@ def test_what_cannot_be_is_refused(state_dir: Path, tmp_path: Path, words: list[
     assert not (tmp_path / "out").exists()
 
 
+def test_tasks_that_are_not_there_are_told_at_once(state_dir: Path, tmp_path: Path) -> None:
+    """Also behind others, and nothing is made."""
+    tasks = write_tasks(tmp_path / "tasks", "a")
+    run = minisandbox(state_dir, "rollout", tasks, "no/such", "--policy", "oracle", "--out", tmp_path / "out")
+
+    assert 64 == run.returncode
+    assert "is no set" in run.stderr.decode()
+    assert not (tmp_path / "out").exists()
+
+
 def test_another_run_does_not_go_on_with_this_one(state_dir: Path, tmp_path: Path) -> None:
     """A budget that differs would mix what cannot be compared."""
     tasks = write_tasks(tmp_path / "tasks", "a")

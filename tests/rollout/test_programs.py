@@ -18,7 +18,9 @@ from minisandbox.rollout.function import find_function, function_player
 from minisandbox.rollout.policy import Player, Told
 from minisandbox.rollout.spec import Budget, End, Episode, Observation, Run, Step, Submit, Write
 from tests.rollout.conftest import PlayAll
-from tests.rollout.players import file_task
+from tests.rollout.players import JUDGING, file_task
+
+pytestmark = JUDGING
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 GOOD = """

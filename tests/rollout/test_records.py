@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -469,3 +470,18 @@ async def test_data_that_holds_itself_is_cut(tmp_path: Path) -> None:
     await keep(tmp_path, make_episode(turns=(Turn(**{**_fields(make_turn(0, Submit())), "data": loop}),)))
 
     assert 1 == len(read(tmp_path))
+
+
+async def test_every_table_and_column_is_in_the_manual(tmp_path: Path) -> None:
+    """The table of tables names each with its columns, in their order, and no other."""
+    await keep(tmp_path)
+    with open_records(tmp_path) as records:
+        names = [row["name"] for row in records.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: [row["name"] for row in records.rows(f"PRAGMA table_info({name})")] for name in names}
+    manual = (Path(__file__).parents[2] / "docs" / "manual.md").read_text()
+    section = manual[manual.index("\n## Records\n") : manual.index("\n### Secrets\n")]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+
+    written = {cells[0].strip("| `"): re.findall(r"`(\w+)`", cells[2]) for cells in rows}
+
+    assert {name: sorted(each) for name, each in columns.items()} == {n: sorted(each) for n, each in written.items()}

@@ -175,10 +175,11 @@ async def test_names_that_hold_secrets_are_refused(tmp_path: Path) -> None:
     assert secret.encode() not in content_of(tmp_path)
 
 
-async def test_a_pattern_that_is_none_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pattern", "said"), [("(", "is no regular expression"), ("x*", "matches the empty text")])
+async def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str, said: str) -> None:
     """Before anything is made."""
-    with pytest.raises(UsageError, match="is no regular expression"):
-        async with open_store(tmp_path / "run", secrets=["("]):
+    with pytest.raises(UsageError, match=said):
+        async with open_store(tmp_path / "run", secrets=[pattern]):
             pass
 
     assert not (tmp_path / "run").exists()

@@ -28,7 +28,7 @@ from minisandbox.rollout.recorder import RunInfo
 from minisandbox.rollout.referee import LocalReferee, RemoteReferee
 from minisandbox.rollout.run import Plan, Run, seed_of
 from minisandbox.rollout.scheduler import Retry
-from minisandbox.rollout.source import LeftOut, tasks_of
+from minisandbox.rollout.source import LeftOut, check_sources, tasks_of
 from minisandbox.rollout.spec import Budget, End, Episode, EpisodeKey, Observation, Step, Submit, Write
 from minisandbox.rollout.spec import Run as RunAction
 from minisandbox.rollout.store import open_store
@@ -36,9 +36,11 @@ from minisandbox.tasks.certified import load_certified
 from minisandbox.tasks.directory import load_task_directory
 from minisandbox.tasks.task import File, Task
 from tests.rollout.conftest import PlayAll
-from tests.rollout.players import DEADLINE_S, Memory, acting_player, file_task, script_player
+from tests.rollout.players import DEADLINE_S, JUDGING, Memory, acting_player, file_task, script_player
 from tests.rollout.test_cli_rollout import TASK_TOML
 from tests.tasks.samples import function_task, program_task, write, write_function_task
+
+pytestmark = JUDGING
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +66,7 @@ async def test_an_episode_says_all_that_happened(play_all: PlayAll, memory: Memo
     assert episode == msgspec.json.decode(msgspec.json.encode(episode), type=Episode)
 
 
+@pytest.mark.requires_root
 async def test_a_group_begins_from_one_snapshot(supervisor: minisandbox.Supervisor) -> None:
     """Each episode finds the task as at the beginning, whatever another did to it."""
     prepared = Prepared(supervisor, file_task(note="n\n"), 3)
@@ -185,7 +188,10 @@ def test_sources_are_read_one_task_at_a_time(state_dir: Path, tmp_path: Path) ->
     assert [Task, LeftOut, Task, LeftOut] == [type(item) for item in found]
     assert [True, True] == [item.is_broken for item in found if isinstance(item, LeftOut)]
     with pytest.raises(UsageError, match="is no set"):
-        list(tasks_of([str(tmp_path)], StateDir.open(state_dir)))
+        check_sources([str(tmp_path / "tasks"), str(tmp_path)])
+    (gone,) = tasks_of([str(tmp_path)], StateDir.open(state_dir))
+    assert isinstance(gone, LeftOut)
+    assert gone.is_broken
 
 
 def test_what_a_set_leaves_out_is_told(state_dir: Path) -> None:

@@ -68,6 +68,7 @@ async def test_a_command_does_not_outlast_the_episode(supervisor: minisandbox.Su
     assert ("wall_time", "budget.wall_time") == scene.trajectory(End.WALL_TIME).limits_hit
 
 
+@pytest.mark.requires_root
 async def test_branches_go_on_from_the_middle(supervisor: minisandbox.Supervisor) -> None:
     """They have the files and the turns so far, and nothing that one does can be seen by another or by the first."""
     async with open_scene(supervisor, file_task(), budget=Budget(turns=4), episode="trunk") as trunk:
@@ -87,6 +88,7 @@ async def test_branches_go_on_from_the_middle(supervisor: minisandbox.Supervisor
     assert ("left", 1) == (left.observation.episode, left.observation.left.turns)
 
 
+@pytest.mark.requires_root
 async def test_a_branch_is_played_and_judged(supervisor: minisandbox.Supervisor, referee: LocalReferee) -> None:
     """One by the policy that solves it and one by another, after a turn by hand that both have as their history."""
     async with open_scene(supervisor, file_task(), budget=Budget(turns=4)) as scene:

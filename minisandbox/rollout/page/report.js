@@ -183,6 +183,7 @@
     if (!row) {
       const was = !$("view").hidden;
       $("view").hidden = true;
+      $("view").replaceChildren();
       $("report").hidden = false;
       if (was) scrollTo(0, scroll);
       return;
