@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from bench.plot import INK, tidy
 from bench.rollouts_report import HAND, LABELS, LOOP, PLAIN, RolloutReport, places_of
@@ -39,6 +40,7 @@ def draw_rates(axes: Axes, report: RolloutReport) -> None:
     axes.set_xticks(places)
     axes.set_xlabel("number at once, log scales", fontsize=9, color=INK)
     axes.set_title("Episodes a second: three turns and a verdict", fontsize=10.5, loc="left", color=INK)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     tidy(axes, "y")
     axes.legend(fontsize=8, frameon=False)
 

@@ -99,6 +99,7 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
 def page_of(report: RolloutReport) -> str:
     """Return what docs/benchmarks.md says of a measurement."""
     machine, places = report.machine, places_of(report)
+    episodes = sum(rate.starts for way in report.rates.values() for rates in way.values() for rate in rates)
     turns = [
         [LABELS[key], *(f"{timed.quantile(part) * 1e3:.2f}" for part in (0.5, 0.9, 0.99)), f"{len(timed.seconds):,}"]
         for key, timed in report.turns.items()
@@ -109,7 +110,7 @@ def page_of(report: RolloutReport) -> str:
             f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}.",
             f"A turn that runs `true`; in the loop it takes {report.turn_ratio():.2f} times as long as by hand:",
             table(["", "p50 ms", "p90 ms", "p99 ms", "turns"], turns),
-            "Episodes a second, by the number at once:",
+            f"Episodes a second, by the number at once, of {episodes:,} that were played:",
             table(["", *map(str, places)], rates),
             f"{slow_text(report)}.",
         ]
