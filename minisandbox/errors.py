@@ -144,6 +144,12 @@ class EndpointError(SandboxError):
     retryable = True
 
 
+class UndecidedError(SandboxError):
+    """The judge failed in all its tries, so that its verdict is none (IE)."""
+
+    retryable = True
+
+
 class RecordError(SandboxError):
     """The records of a run cannot be kept or read: the disk is full, the store is damaged or of another version."""
 

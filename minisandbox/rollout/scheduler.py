@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, DeadlineError, RecordError, SandboxError, UsageError
+from minisandbox.errors import BusyError, DeadlineError, RecordError, SandboxError, UndecidedError, UsageError
 from minisandbox.rollout.concurrency import LOOK_S, Concurrency, Load, next_target
 from minisandbox.rollout.episode import Court, Job, Try, is_ours
 from minisandbox.rollout.fair import FairQueue
@@ -26,10 +26,6 @@ from minisandbox.rollout.spec import Attempt, End, Episode, Trajectory
 
 MARGIN_S = 180.0
 """Beyond its own budgets, what a try may take for opening, sealing and closing before it is reclaimed."""
-
-
-class UndecidedError(BrokenError):
-    """The judge failed, so that its verdict is none (IE)."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,8 +104,10 @@ class Scheduler:
                 async with trio.open_nursery() as tries:
                     while (job := await self._next()) is not None:
                         self.state.running += 1
-                        tries.start_soon(self._serve, job, trio.current_time())
+                        tries.start_soon(self._serve, job)
                 nursery.cancel_scope.cancel()
+        if self.state.draining:
+            await self._note("stopped" if self.state.stopped else "drained", None, {"ended": self.state.ended})
 
     async def _feed(self, source: AsyncGenerator[Job, None]) -> None:
         async with contextlib.aclosing(source):
@@ -137,12 +135,11 @@ class Scheduler:
                 state.target = target
                 self._room.set()
 
-    async def _serve(self, job: Job, taken: float) -> None:
+    async def _serve(self, job: Job) -> None:
         try:
             episode = await self._until_done(job)
-            if episode is not None:
-                await self.court.recorder.finish(episode)
-                self.tell(episode)
+            await self.court.recorder.finish(episode)
+            self.tell(episode)
         finally:
             self.state.running -= 1
             self.state.ended += 1

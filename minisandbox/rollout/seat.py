@@ -32,6 +32,7 @@ class Seat:
         self._ask, self._asked = trio.open_memory_channel[Observation](0)
         self._answer, self._answered = trio.open_memory_channel[Step](0)
         self._fault: Exception = PolicyFaultError("the policy ended before it was asked")
+        self._is_thinking = False
         self.scope = trio.CancelScope()
         self.left = trio.Event()
 
@@ -50,8 +51,10 @@ class Seat:
         raise PolicyFaultError(f"the policy gave no answer within {within_s:g} s")
 
     def leave(self) -> None:
-        """Tell the policy that the episode is over."""
+        """Tell the policy that the episode is over; one that still thinks is cancelled: nobody wants its answer."""
         self._ask.close()
+        if self._is_thinking:
+            self.scope.cancel()
 
     async def serve(self) -> None:
         """Open the policy and let it answer until the episode is over. Never raises but Cancelled."""
@@ -60,7 +63,10 @@ class Seat:
                 try:
                     async with self._make() as policy:
                         async for observation in self._asked:
-                            await self._answer.send(checked_step(await policy.act(observation)))
+                            self._is_thinking = True
+                            step = checked_step(await policy.act(observation))
+                            self._is_thinking = False
+                            await self._answer.send(step)
                 except BaseException as error:  # noqa: BLE001 - a policy may raise anything, SystemExit too
                     await trio.lowlevel.checkpoint_if_cancelled()
                     self._fault = _fault_of(error)

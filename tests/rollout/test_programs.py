@@ -54,9 +54,12 @@ BAD = {
         "reward",
     ),
     "floods-a-line": ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "a line of more than"),
-    "hangs": ("import time; time.sleep(1000)", "no answer within"),
     "closes-its-output": ("import os, time; os.close(1); time.sleep(1000)", "ended before the episode"),
-    "floods-its-errors": ("import sys\nwhile True: sys.stderr.write('e' * 65536)", "no answer within"),
+}
+SILENT = {
+    "hangs": "import time; time.sleep(1000)",
+    "floods-its-errors": "import sys\nwhile True: sys.stderr.write('e' * 65536)",
+    "answers-slowly": "import sys, time\nwhile True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.1)",
 }
 
 
@@ -80,11 +83,22 @@ async def test_a_program_plays_by_lines_of_json(play_all: PlayAll) -> None:
 async def test_a_bad_program_ends_its_own_episode(play_all: PlayAll, name: str) -> None:
     """As the policy's fault, with what it said."""
     code, why = BAD[name]
-    bad, good = await play_all([file_task()], [program(code, "bad"), program(GOOD, "good")], budget=Budget(think_s=4.0))
+    bad, good = await play_all(
+        [file_task()], [program(code, "bad"), program(GOOD, "good")], budget=Budget(think_s=60.0)
+    )
 
     assert (End.POLICY, 0.0) == (bad.trajectory.end, bad.reward)
     assert why in bad.trajectory.why
     assert 1.0 == good.reward
+
+
+@pytest.mark.parametrize("name", SILENT)
+async def test_a_program_that_does_not_answer_is_not_waited_for(play_all: PlayAll, name: str) -> None:
+    """Longer than the budget says."""
+    (episode,) = await play_all([file_task()], [program(SILENT[name])], budget=Budget(think_s=1.0))
+
+    assert (End.POLICY, 0.0) == (episode.trajectory.end, episode.reward)
+    assert "no answer within 1 s" in episode.trajectory.why
 
 
 async def test_nothing_of_a_program_is_left(play_all: PlayAll, tmp_path: Path) -> None:
@@ -148,7 +162,7 @@ def blocks(observation: Observation) -> Submit:
     """A function that blocks its thread for longer than is waited."""
     import threading
 
-    threading.Event().wait(3.0)
+    threading.Event().wait(6.0)
     return Submit()
 
 
@@ -164,7 +178,7 @@ async def test_python_plays(play_all: PlayAll, name: str) -> None:
 async def test_a_function_that_blocks_is_left_behind(play_all: PlayAll) -> None:
     """Its thread holds nobody up."""
     bad, good = await play_all(
-        [file_task()], [function_player("a", blocks), function_player("b", plays)], budget=Budget(think_s=0.2)
+        [file_task()], [function_player("a", blocks), function_player("b", plays)], budget=Budget(think_s=2.0)
     )
 
     assert (End.POLICY, End.SUBMITTED) == (bad.trajectory.end, good.trajectory.end)

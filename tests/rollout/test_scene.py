@@ -62,9 +62,9 @@ async def test_a_command_does_not_outlast_the_episode(supervisor: minisandbox.Su
     task = msgspec.structs.replace(file_task(), agent=Agent(timeout_s=0.5))
     async with open_scene(supervisor, task, budget=Budget(wall_time_s=None)) as scene:
         with trio.fail_after(DEADLINE_S):
-            outcome = await scene.run("echo begun; sleep 1000")
+            outcome = await scene.run("sleep 1000")
 
-    assert (ExitReason.WALL_TIME, b"begun\n", End.WALL_TIME) == (outcome.exit_reason, outcome.stdout, scene.end)
+    assert (ExitReason.WALL_TIME, End.WALL_TIME) == (outcome.exit_reason, scene.end)
     assert ("wall_time", "budget.wall_time") == scene.trajectory(End.WALL_TIME).limits_hit
 
 

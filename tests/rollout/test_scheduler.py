@@ -257,6 +257,7 @@ async def test_stopping_records_nothing_of_what_ran(memory: Memory, autojump_clo
         scheduler.stop()
 
     assert (1, 0, {}) == (running, scheduler.state.running, memory.episodes)
+    assert ["stopped"] == [name for name, _, _ in memory.events]
 
 
 async def test_draining_begins_nothing_more(memory: Memory, autojump_clock: trio.testing.MockClock) -> None:
@@ -268,6 +269,7 @@ async def test_draining_begins_nothing_more(memory: Memory, autojump_clock: trio
         scheduler.drain()
 
     assert ["t"] == [key.task for key in memory.episodes]
+    assert "drained" == memory.events[-1][0]
     assert 0 == scheduler.waiting
 
 
