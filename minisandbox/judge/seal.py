@@ -36,6 +36,7 @@ async def seal(sandbox: Sandbox) -> bool:
 
     It can be read then, however full it is, and should not be used otherwise. Raises DeadlineError when one is left.
     """
+    await sandbox.drop_standing()  # nothing of the submission
     alive = any(command.leaf.is_populated() for command in [*sandbox.commands.values(), *sandbox.leftover])
     await sandbox.kill_all()
     with trio.move_on_after(SEAL_DEADLINE_S) as scope:

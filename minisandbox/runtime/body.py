@@ -125,7 +125,7 @@ class Movable:
         if answer.fd < 0:
             sandbox.check_open()
             raise HostError(
-                "what this sandbox wrote cannot be kept as a snapshot: that needs root, and Linux 6.15 while it lies in"
+                "what this sandbox wrote cannot be kept as a snapshot: that needs root, and Linux 6.3 while it lies in"
                 " memory; see `minisandbox doctor`"
             )
         return answer.fd

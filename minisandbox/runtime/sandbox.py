@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -135,15 +136,24 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
     async def run_to_end(self, spec: CommandSpec, make_request: MakeRequest = run_request) -> Result:
         """Run what was resolved, as `make_request` asks for it."""
         command = self.new_command(spec.limits)
+        return await self.supervise_from(partial(self._begin, command, spec, make_request), command, spec)
+
+    async def _begin(self, command: Command, spec: CommandSpec, make_request: MakeRequest) -> None:
+        pipes = open_streams(command, spec, self.reactor)
+        try:
+            await self.start_command(command, make_request(command, spec, pipes.stdio))
+        finally:
+            pipes.close()
+
+    async def supervise_from(self, begin: Callable[[], Awaitable[None]], command: Command, spec: CommandSpec) -> Result:
+        """Run a command from its beginning to its end."""
         memory = self.memory  # restoring the sandbox while this runs gives it another
         mark = memory.begin()
+        if command.standing is not None:
+            mark.held_bytes = command.standing.held_bytes
         started_ns = time.monotonic_ns()
         try:
-            pipes = open_streams(command, spec, self.reactor)
-            try:
-                await self.start_command(command, make_request(command, spec, pipes.stdio))
-            finally:
-                pipes.close()
+            await begin()
             self._housekeep()  # while the command starts, so that it costs no time
             await supervise(command, spec.limits)
         except BaseException:

@@ -42,6 +42,7 @@ from minisandbox.runtime.pod import Place
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool, configure
 from minisandbox.runtime.snapshot import Snapshot
+from minisandbox.runtime.standing import prepare
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.template import Template
 from minisandbox.runtime.templates import Templated
@@ -70,8 +71,7 @@ class Supervisor(Inspected, Templated):
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
         self.parking = ParkingLot(max_parked, self._start, self.close_sandbox)
         self.reactor = reactor
-        self._launcher = launcher
-        self._slots = slots
+        self._launcher, self._slots = launcher, slots
         self._place = Place(launcher, slots)
         self.handles = handles
         self.templates = []
@@ -159,6 +159,8 @@ class Supervisor(Inspected, Templated):
         sandbox = parked or await self._start(options)
         try:
             if parked is not None:
+                if parked.limits != options.limits:
+                    await parked.drop_standing()
                 configure(parked.slot, options.limits)
                 parked.assign(options)
                 parked.ahead = False
@@ -202,7 +204,7 @@ class Supervisor(Inspected, Templated):
                 asked_ns = time.monotonic_ns()
                 await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
-                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
+                await prepare(sandbox)
                 await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self.close_sandbox(sandbox)
@@ -242,6 +244,7 @@ class Supervisor(Inspected, Templated):
                 control_fd=control_fd,
                 disk_fd=disk_fd,
                 layer_fds=layer_fds,
+                namespace_fds=[layer.namespace_fd for layer in options.layers if layer.namespace_fd >= 0],
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
                 filter_fds=sandbox.filter_fds,
