@@ -21,9 +21,8 @@ import trio
 import minisandbox
 from bench.command import parser_of, run_benchmark
 from bench.samples import Machine, look_at_machine
-from minisandbox.images.rootfs import build_rootfs
 from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
-from minisandbox.judge.bench import Bench
+from minisandbox.judge.bench import open_bench
 from minisandbox.judge.ingest import ingest
 from minisandbox.judge.kind import kind_of
 from minisandbox.judge.pipeline import Judge
@@ -138,10 +137,6 @@ async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
     function, _ = feed(FUNCTION)
     manifest = await take_in()
     assert isinstance(manifest, Manifest)
-    rootfs = await trio.to_thread.run_sync(build_rootfs, supervisor.state, "host")
-    bench = Bench(
-        supervisor=supervisor, rootfs=rootfs, store=judge.store, assignment=stdio, manifest=manifest, seed=b""
-    )
     (cell,) = kind_of(stdio).plan(stdio, manifest, b"").cells
 
     async def bare_test() -> None:
@@ -152,12 +147,16 @@ async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
             await sandbox.write_file("/main.py", FILES["main.py"].encode())
             await sandbox.run(["python3", "-s", "-B", "/main.py"], stdin=b"3")
 
+    async def stdio_cell() -> None:
+        async with open_bench(supervisor, judge.store, stdio, manifest, b"") as bench:
+            await kind_of(stdio).run_cell(cell, bench)
+
     return {
         "bare_test": bare_test,
         "function_verdict": lambda: judge.judge(function, manifest),
         "start_run_gone": start_run_gone,
         "stdio_verdict": lambda: judge.judge(stdio, manifest),
-        "stdio_cell": lambda: kind_of(stdio).run_cell(cell, bench),
+        "stdio_cell": stdio_cell,
         "ingest": take_in,
     }
 

@@ -6,24 +6,22 @@ It owns no sandbox itself: each is closed, and everything in it gone, at the end
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, TaskFile
+from minisandbox.judge.driver import Driver, open_driver
 from minisandbox.judge.evidence import printable
 from minisandbox.judge.idle import IdleGuard
 from minisandbox.judge.layout import ManifestArchive, TaskArchive
 from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome
 from minisandbox.judge.store import Store
-from minisandbox.policy import Policy, load_policy
+from minisandbox.judge.toolbox import cell_policy
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.supervisor import Supervisor
-from minisandbox.spec import ExitReason, Limits, Result
+from minisandbox.spec import ExitReason, Result
 
 PINNED = {
     "HOME": "/nonexistent",
@@ -59,6 +57,8 @@ class Bench:
     assignment: Assignment
     manifest: Manifest
     seed: bytes
+    driver: Driver
+    """Who says what answers are worth."""
     products: dict[str, bytes] = field(default_factory=dict)
     """What build cells made, by name."""
 
@@ -95,10 +95,22 @@ class Bench:
         return usage_of(name, result, self.assignment.budget, notes)
 
 
-@functools.cache
-def cell_policy() -> Policy:
-    """Return the policy of cells: that of programs which are only run to be judged, its limits left to budgets."""
-    return msgspec.structs.replace(load_policy("strict"), limits=Limits(disk_inodes=65_536, open_files=256))
+@contextlib.asynccontextmanager
+async def open_bench(
+    supervisor: Supervisor, store: Store, assignment: Assignment, manifest: Manifest, seed: bytes
+) -> AsyncIterator[Bench]:
+    """Open a bench, with a driver of its own, for the block. Raises SandboxError where there is no such rootfs."""
+    rootfs = await supervisor.find_rootfs(assignment.environment.rootfs)
+    async with open_driver(supervisor) as driver:
+        yield Bench(
+            supervisor=supervisor,
+            rootfs=rootfs,
+            store=store,
+            assignment=assignment,
+            manifest=manifest,
+            seed=seed,
+            driver=driver,
+        )
 
 
 def outcome_of(result: Result, guard: IdleGuard) -> Outcome:

@@ -22,9 +22,14 @@ class Inbox:
 
     async def next(self) -> Value:
         """Return the next value. Raises FrameError for what is none, EOFError at the end."""
-        return decode(await self._exactly(frame_size(await self._exactly(4))))
+        return decode(await self.next_frame())
 
-    async def _exactly(self, size: int) -> bytes:
+    async def next_frame(self) -> bytes:
+        """Return the content of the next frame, unread. Raises FrameError for one that is too large."""
+        return await self.take(frame_size(await self.take(4)))
+
+    async def take(self, size: int) -> bytes:
+        """Return so many bytes. Raises EOFError at the end."""
         while len(self._buffer) < size:
             chunk = await self._process.stdout.receive_some(_CHUNK_BYTES)
             if not chunk:

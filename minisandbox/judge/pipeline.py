@@ -16,7 +16,7 @@ import trio
 from minisandbox.errors import SandboxError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Assignment
-from minisandbox.judge.bench import Bench
+from minisandbox.judge.bench import Bench, open_bench
 from minisandbox.judge.build import judge_version
 from minisandbox.judge.decide import Judgement, decide, passes_so_far
 from minisandbox.judge.integrity import UNCERTIFIED, Cap
@@ -81,14 +81,6 @@ class Judge:
             caps=self.caps,
             replay_of=replay_of,
         )
-        bench = Bench(
-            supervisor=self.supervisor,
-            rootfs=rootfs,
-            store=self.store,
-            assignment=assignment,
-            manifest=manifest,
-            seed=seed,
-        )
         with self.store.begin_ledger(episode) as ledger:
             ledger.append("begin", begin, durable=True)
             kind = kind_of(assignment)
@@ -98,7 +90,8 @@ class Judge:
             if manifest.rejected:
                 records = []
             elif wanted in (None, inputs.environment):
-                records = await _Run(kind, plan, bench, ledger, self.at_once).run()
+                async with open_bench(self.supervisor, self.store, assignment, manifest, seed) as bench:
+                    records = await _Run(kind, plan, bench, ledger, self.at_once).run()
             else:
                 why = f"the rootfs is {inputs.environment}, not {wanted}"
                 records = [CellRecord(cell=cell.name, failure=why) for cell in plan.cells]

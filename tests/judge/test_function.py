@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minisandbox.judge.assignment import FunctionWork, call
+from minisandbox.judge.comparing import is_same
 from minisandbox.judge.evidence import Code
-from minisandbox.judge.kinds.function import is_same
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
 from tests.judge.submissions import decision, judged

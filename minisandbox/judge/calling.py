@@ -1,0 +1,86 @@
+"""Calls of functions in a cell: the shim is laid down and started, requests go in, and replies come out, unread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from minisandbox.errors import UsageError
+from minisandbox.judge import frames
+from minisandbox.judge.assignment import INNER_ROOT
+from minisandbox.judge.bench import outcome_of
+from minisandbox.judge.frames import FRAME_MAX_BYTES, SIZE, FrameError, encode
+from minisandbox.judge.idle import guarding
+from minisandbox.judge.inbox import Inbox
+from minisandbox.judge.spec import Outcome
+from minisandbox.runtime.process import Process
+from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.spec import Result
+
+SHIM = "/shim.py"
+_SOURCES = {"frames.py": Path(frames.__file__), "shim.py": Path(__file__).with_name("shim.py")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """What came of calls."""
+
+    replies: tuple[bytes, ...]
+    """One for each request that was answered, in order; whether they are replies nobody looked."""
+    ended: Outcome
+    """How the process did; AC is well."""
+    result: Result
+
+
+def request_of(module: str, function: str, arguments: bytes) -> bytes:
+    """Return the request to call a function of a submission's module, with arguments that are encoded already.
+
+    Raises UsageError where they are too many bytes for a frame.
+    """
+    content = b"".join([b"t", SIZE.pack(4), encode(module), encode(INNER_ROOT), encode(function), arguments])
+    if len(content) > FRAME_MAX_BYTES:
+        raise UsageError(f"the arguments of a call of {function} are more than {FRAME_MAX_BYTES} bytes")
+    return SIZE.pack(len(content)) + content
+
+
+async def call_all(sandbox: Sandbox, requests: Sequence[bytes], idle_s: float) -> Called:
+    """Make calls of what lies in a cell, one after the other, until they are answered or the process ends."""
+    for name, path in _SOURCES.items():
+        await sandbox.write_file(f"/{name}", path.read_bytes())
+    replies: list[bytes] = []
+    async with (
+        guarding(sandbox, idle_s) as guard,
+        await sandbox.start(["python3", "-s", "-B", SHIM], cwd=INNER_ROOT) as process,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_discard, process)
+        await _converse(process, requests, replies)
+        await process.stdin.aclose()
+        if len(replies) < len(requests):  # one that did not answer them all is not waited for
+            await process.kill()
+        result = await process.wait()
+        nursery.cancel_scope.cancel()
+    return Called(replies=tuple(replies), ended=outcome_of(result, guard), result=result)
+
+
+async def _converse(process: Process, requests: Sequence[bytes], replies: list[bytes]) -> None:
+    """Send requests. Returns early when the process ends, or says what is no frame."""
+    inbox = Inbox(process)
+    for request in requests:
+        try:
+            await process.stdin.send_all(request)
+            reply = await inbox.next_frame()
+        except (EOFError, FrameError, trio.BrokenResourceError):
+            return
+        if not inbox.is_empty:  # more than one reply for a call: it answers what it was not asked
+            return
+        replies.append(reply)
+
+
+async def _discard(process: Process) -> None:
+    """Read what the submission says for people, so that it is not held up."""
+    while await process.stderr.receive_some(FRAME_MAX_BYTES):
+        pass
