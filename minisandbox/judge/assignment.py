@@ -13,6 +13,7 @@ from minisandbox.judge.checkers import Checker, Exact, Tokens
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.frames import Value, encode
 from minisandbox.judge.spec import Budget, Integrity, digest_of
+from minisandbox.judge.timing import PerformanceWork
 
 INNER_ROOT = "/submission"
 """Where the artifacts lie in a cell, and the working directory of what is run there."""
@@ -224,7 +225,7 @@ class StateWork(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     """Where the artifacts lie in the cell, and where services are started."""
 
 
-Work = StdioWork | FunctionWork | SuiteWork | ScriptWork | StateWork
+Work = StdioWork | FunctionWork | SuiteWork | ScriptWork | StateWork | PerformanceWork
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,6 +265,7 @@ __all__ = [
     "FileCheck",
     "FunctionWork",
     "Interactive",
+    "PerformanceWork",
     "Program",
     "RequestCheck",
     "ScriptWork",

@@ -21,6 +21,9 @@ from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
 
 SHIM = "/shim.py"
+RETURNED = encode(["returned", None])[:-1]
+"""How a reply begins whose rest is the value that was returned."""
+
 _SOURCES = {"frames.py": Path(frames.__file__), "shim.py": Path(__file__).with_name("shim.py")}
 
 
@@ -35,12 +38,17 @@ class Called:
     result: Result
 
 
+def tuple_of(*values: bytes) -> bytes:
+    """Return the encoding of a tuple of values that are encoded already, and that nobody need read."""
+    return b"t" + SIZE.pack(len(values)) + b"".join(values)
+
+
 def request_of(module: str, function: str, arguments: bytes) -> bytes:
     """Return the request to call a function of a submission's module, with arguments that are encoded already.
 
     Raises UsageError where they are too many bytes for a frame.
     """
-    content = b"".join([b"t", SIZE.pack(4), encode(module), encode(INNER_ROOT), encode(function), arguments])
+    content = tuple_of(encode(module), encode(INNER_ROOT), encode(function), arguments)
     if len(content) > FRAME_MAX_BYTES:
         raise UsageError(f"the arguments of a call of {function} are more than {FRAME_MAX_BYTES} bytes")
     return SIZE.pack(len(content)) + content
