@@ -19,7 +19,7 @@ from minisandbox.errors import UsageError
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, TaskFile
 from minisandbox.judge.bench import Bench
 from minisandbox.judge.calling import RETURNED, Called, call_all, request_of, tuple_of
-from minisandbox.judge.driver_program import NONE, NOT_PLAIN, RIGHT
+from minisandbox.judge.driver_program import FAILED, NONE, NOT_PLAIN, RIGHT
 from minisandbox.judge.evidence import Code, Evidence, evidence
 from minisandbox.judge.frames import encode
 from minisandbox.judge.integrity import Cap
@@ -144,7 +144,7 @@ async def _compare(called: Called, expected: list[bytes], cell: Cell, bench: Ben
         measured.evidence = (evidence(Code.E14_NOT_PLAIN_DATA, cell=cell.name),)
     if called.ended is not Outcome.AC:
         measured.failed = called.ended
-    elif NONE in grades:
+    elif grades & {FAILED, NONE}:
         measured.failed = Outcome.RTE
     elif grades != {RIGHT}:
         measured.failed = Outcome.WA
