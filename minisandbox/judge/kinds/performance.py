@@ -173,7 +173,7 @@ def _usage(cell: Cell, work: PerformanceWork, measured: _Measured) -> CellUsage:
     notes = [f"ratios: {_shown(measured.ratios)}"] if measured.rounds else []
     return CellUsage(
         name=cell.name,
-        cpu_time_s=sum(each.submission_s for each in measured.rounds),
+        cpu_time_s=max((each.submission_s for each in measured.rounds), default=None),
         memory_peak_bytes=measured.memory_peak_bytes,
         marginal=len(measured.rounds) > work.rounds,
         notes=tuple([*notes, *measured.notes][:10]),
