@@ -29,6 +29,7 @@ from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_directory
 from minisandbox.judge.spec import Manifest
 from minisandbox.judge.store import Store
+from minisandbox.judge.warm import open_warm
 
 AT_ONCE = (1, 2, 4)
 CALLS = 10
@@ -111,8 +112,8 @@ async def measure(runs: int, seconds: float) -> JudgeReport:
         (place / "submission").mkdir()
         for file, text in FILES.items():
             (place / "submission" / file).write_text(text)
-        async with minisandbox.open_supervisor(state_dir=place / "state") as supervisor:
-            judge = Judge(supervisor=supervisor, store=Store.open(place / "judge"))
+        async with minisandbox.open_supervisor(state_dir=place / "state") as supervisor, open_warm(supervisor) as warm:
+            judge = Judge(supervisor=supervisor, store=Store.open(place / "judge"), warm=warm)
             steps = await subjects(judge, place / "submission")
             samples: dict[str, list[float]] = {key: [] for key in steps}
             for turn in range(runs + 2):
@@ -148,7 +149,7 @@ async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
             await sandbox.run(["python3", "-s", "-B", "/main.py"], stdin=b"3")
 
     async def stdio_cell() -> None:
-        async with open_bench(supervisor, judge.store, stdio, manifest, b"") as bench:
+        async with open_bench(supervisor, judge.store, stdio, manifest, b"", judge.warm) as bench:
             await kind_of(stdio).run_cell(cell, bench)
 
     return {

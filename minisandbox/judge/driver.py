@@ -11,16 +11,20 @@ from collections.abc import AsyncIterator, Sequence
 
 import trio
 
+from minisandbox.errors import SandboxError
 from minisandbox.judge.checkers import Checker, name_of, options_of
 from minisandbox.judge.driver_program import MARK, NONE, NOTE_MAX, RIGHT, SIZE, Mark, decode_marks
 from minisandbox.judge.frames import FrameError, Value, encode
 from minisandbox.judge.inbox import Inbox
 from minisandbox.judge.toolbox import cell_policy, command, package_bind, toolbox
+from minisandbox.judge.warm import Warm
+from minisandbox.runtime.background import background
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.spec import Limits
 
 LIMITS = Limits(cpu_time_s=120.0, memory_bytes=1 << 30, processes=4, disk_bytes=1 << 20, disk_inodes=64, open_files=16)
+PROGRAM = "driver_program"
 DEADLINE_S = 600.0
 """How long a question may take; what computes for longer has used up its CPU time before."""
 
@@ -30,8 +34,8 @@ _NO_MARK: Mark = (NONE, 0.0, "")
 class Driver:
     """Asks one process, one question at a time. `open_driver` makes it and closes it."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, supervisor: Supervisor, warm: Warm | None) -> None:
+        self._supervisor, self._warm = supervisor, warm
         self._asking = trio.Lock()
         self._process: Process | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -49,32 +53,51 @@ class Driver:
         content = encode(question)
         async with self._asking:
             for _ in range(2):
-                with trio.move_on_after(DEADLINE_S):
-                    process = self._process or await self._start()
-                    with contextlib.suppress(EOFError, FrameError, trio.BrokenResourceError):
-                        await process.stdin.send_all(SIZE.pack(len(content)) + content)
-                        return await _marks(process, wanted)
+                process = self._process or await self._start()
+                with (
+                    trio.move_on_after(DEADLINE_S),
+                    contextlib.suppress(EOFError, FrameError, trio.BrokenResourceError),
+                ):
+                    await process.stdin.send_all(SIZE.pack(len(content)) + content)
+                    return await _marks(process, wanted)
+                await process.kill()
+                await process.wait()  # raises when it is none of the submission's doing
                 await self.aclose()
         return [_NO_MARK] * wanted
 
+    async def prepare(self) -> None:
+        """Start the process ahead of the first question. What fails here fails there again."""
+        async with self._asking:
+            try:
+                await self._start()
+            except SandboxError:
+                await self.aclose()
+
     async def _start(self) -> Process:
-        rootfs = await toolbox(self._supervisor)
+        template = await self._warm.driver() if self._warm is not None else None
+        rootfs = await toolbox(self._supervisor) if template is None else None
         sandbox = await self._stack.enter_async_context(
             self._supervisor.open_sandbox(
-                rootfs=rootfs, policy=cell_policy(), limits=LIMITS, binds=[package_bind()], hostname="driver"
+                rootfs=rootfs,
+                template=template,
+                policy=cell_policy(),
+                limits=LIMITS,
+                binds=[package_bind()] if template is None else (),
+                hostname="driver",
             )
         )
-        self._process = await self._stack.enter_async_context(await sandbox.start(command("driver_program")))
+        if template is None:
+            starting = sandbox.start(command(PROGRAM))
+        else:
+            starting = sandbox.start_warm(call=f"minisandbox.judge.{PROGRAM}:main")
+        self._process = await self._stack.enter_async_context(await starting)
         return self._process
 
     async def aclose(self) -> None:
-        """End the process, if there is one. Raises SandboxError when it did not end by itself or for its limits."""
-        process, self._process = self._process, None
+        """End the process, if there is one."""
+        self._process = None
         stack, self._stack = self._stack, contextlib.AsyncExitStack()
-        async with stack:
-            if process is not None:
-                await process.kill()
-                await process.wait()
+        await stack.aclose()
 
 
 async def _marks(process: Process, wanted: int) -> list[Mark]:
@@ -87,11 +110,12 @@ async def _marks(process: Process, wanted: int) -> list[Mark]:
 
 
 @contextlib.asynccontextmanager
-async def open_driver(supervisor: Supervisor) -> AsyncIterator[Driver]:
-    """Open a driver for the block."""
-    driver = Driver(supervisor)
+async def open_driver(supervisor: Supervisor, warm: Warm | None = None) -> AsyncIterator[Driver]:
+    """Open a driver for the block; it is started at once, beside what is done there."""
+    driver = Driver(supervisor, warm)
     try:
-        yield driver
+        async with background(driver.prepare):
+            yield driver
     finally:
         with trio.CancelScope(shield=True):
             await driver.aclose()

@@ -35,6 +35,7 @@ from minisandbox.judge.verdict import (
     decision_sha256,
     reward_of,
 )
+from minisandbox.judge.warm import Warm
 from minisandbox.runtime.supervisor import Supervisor
 
 ATTEMPTS = 3
@@ -63,6 +64,8 @@ class Judge:
     penalty: PenaltyPolicy = field(default_factory=PenaltyPolicy)
     caps: tuple[Cap, ...] = ()
     """What lowers the integrity of all its verdicts: how it was started."""
+    warm: Warm | None = None
+    """What is kept warm for its cells, by whoever opened it."""
     at_once: int = 2
     """How many cells are run at once; no more than there are processors for them."""
 
@@ -90,7 +93,7 @@ class Judge:
             if manifest.rejected:
                 records = []
             elif wanted in (None, inputs.environment):
-                async with open_bench(self.supervisor, self.store, assignment, manifest, seed) as bench:
+                async with open_bench(self.supervisor, self.store, assignment, manifest, seed, self.warm) as bench:
                     records = await _Run(kind, plan, bench, ledger, self.at_once).run()
             else:
                 why = f"the rootfs is {inputs.environment}, not {wanted}"

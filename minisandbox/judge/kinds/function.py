@@ -35,7 +35,7 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
     """Import the module, call its functions in order until it ends, and have the replies compared."""
     work = _work(bench.assignment)
     requests = [request_of(work.module, call.function, call.arguments) for call in work.calls]
-    async with bench.open_cell(bench.assignment.budget, manifest=bench.manifest) as sandbox:
+    async with bench.open_calls(bench.assignment.budget, manifest=bench.manifest) as sandbox:
         called = await call_all(sandbox, requests, bench.assignment.budget.idle_s)
     wanted = [(call.expected, call.raises) for call in work.calls]
     marks = await bench.driver.ask(["replies", work.tolerance, wanted, list(called.replies)], len(wanted))

@@ -126,7 +126,7 @@ async def _make_inputs(number: int, bench: Bench) -> list[bytes]:
 async def _run(requests: Sequence[bytes], files: Sequence[TaskFile] | None, bench: Bench) -> Called:
     """Make calls of the submission, or of files of the task, in a sandbox of their own."""
     budget = bench.assignment.budget
-    async with bench.open_cell(budget, manifest=bench.manifest if files is None else None) as sandbox:
+    async with bench.open_calls(budget, manifest=bench.manifest if files is None else None) as sandbox:
         if files is not None:
             await bench.lay_down(sandbox, files, INNER_ROOT)
         return await call_all(sandbox, requests, budget.idle_s)
