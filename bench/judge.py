@@ -23,7 +23,6 @@ from bench.command import parser_of, run_benchmark
 from bench.samples import Machine, look_at_machine
 from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
 from minisandbox.judge.bench import open_bench
-from minisandbox.judge.ingest import ingest
 from minisandbox.judge.kind import kind_of
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_directory
@@ -132,7 +131,7 @@ async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
 
     def feed(work: Work) -> tuple[Assignment, Step]:
         task = Assignment(name="bench", work=work)
-        return task, lambda: ingest(supervisor, judge.store, task.declared, feed_directory(submission, task.declared))
+        return task, lambda: judge.take_in(task.declared, feed_directory(submission, task.declared))
 
     stdio, take_in = feed(STDIO)
     function, _ = feed(FUNCTION)

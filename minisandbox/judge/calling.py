@@ -21,9 +21,6 @@ from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import Result
 
 SHIM = "/shim.py"
-RETURNED = encode(["returned", None])[:-1]
-"""How a reply begins whose rest is the value that was returned."""
-
 _SOURCES = {"frames.py": Path(frames.__file__), "shim.py": Path(__file__).with_name("shim.py")}
 
 

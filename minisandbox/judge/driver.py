@@ -1,5 +1,6 @@
 """The judge's end of a driver: questions go in, marks come out. What a submission answered is not looked at here.
 
+What is byte for byte what was expected, but for a line end, needs no reading and so no driver; everything else does.
 A driver serves one judgement. It is started when it is first asked, and once more when it is gone; what then ends it
 again is what it was asked, and so the submission's fault.
 """
@@ -11,20 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import trio
 
-from minisandbox.errors import SandboxError
 from minisandbox.judge.checkers import Checker, name_of, options_of
 from minisandbox.judge.driver_program import MARK, NONE, NOTE_MAX, RIGHT, SIZE, Mark, decode_marks
-from minisandbox.judge.frames import FrameError, Value, encode
+from minisandbox.judge.frames import RETURNED, FrameError, Value, encode
 from minisandbox.judge.inbox import Inbox
-from minisandbox.judge.toolbox import cell_policy, command, package_bind, toolbox
-from minisandbox.judge.warm import Warm
-from minisandbox.runtime.background import background
+from minisandbox.judge.warm import Warm, open_program
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.spec import Limits
 
 LIMITS = Limits(cpu_time_s=120.0, memory_bytes=1 << 30, processes=4, disk_bytes=1 << 20, disk_inodes=64, open_files=16)
-PROGRAM = "driver_program"
 DEADLINE_S = 600.0
 """How long a question may take; what computes for longer has used up its CPU time before."""
 
@@ -42,8 +39,21 @@ class Driver:
 
     async def accepts(self, checker: Checker, output: bytes, answer: bytes, *, http: bool = False) -> bool:
         """Return whether an output is the answer; with `http`, whether the body of a reply is."""
+        if output.removesuffix(b"\n") == answer.removesuffix(b"\n") and not http:  # which every checker takes
+            return True
         question = ["output", name_of(checker), dict(options_of(checker)), http, output, answer]
         return (await self.ask(question, 1))[0][0] == RIGHT
+
+    async def replies(
+        self, tolerance: float | None, wanted: Sequence[tuple[bytes, str | None]], replies: Sequence[bytes]
+    ) -> Sequence[Mark]:
+        """Return a mark for the reply to each call, of which some may be missing.
+
+        `wanted` has the value that each must return, encoded, and the name of what it must raise instead.
+        """
+        if list(replies) == [RETURNED + value if raises is None else None for value, raises in wanted]:
+            return [(RIGHT, 0.0, "")] * len(wanted)  # a value has one encoding
+        return await self.ask(["replies", tolerance, list(wanted), list(replies)], len(wanted))
 
     async def ask(self, question: Value, wanted: int) -> Sequence[Mark]:
         """Return so many marks; all say that there is no answer when the question ends its driver twice.
@@ -65,32 +75,9 @@ class Driver:
                 await self.aclose()
         return [_NO_MARK] * wanted
 
-    async def prepare(self) -> None:
-        """Start the process ahead of the first question. What fails here fails there again."""
-        async with self._asking:
-            try:
-                await self._start()
-            except SandboxError:
-                await self.aclose()
-
     async def _start(self) -> Process:
-        template = await self._warm.driver() if self._warm is not None else None
-        rootfs = await toolbox(self._supervisor) if template is None else None
-        sandbox = await self._stack.enter_async_context(
-            self._supervisor.open_sandbox(
-                rootfs=rootfs,
-                template=template,
-                policy=cell_policy(),
-                limits=LIMITS,
-                binds=[package_bind()] if template is None else (),
-                hostname="driver",
-            )
-        )
-        if template is None:
-            starting = sandbox.start(command(PROGRAM))
-        else:
-            starting = sandbox.start_warm(call=f"minisandbox.judge.{PROGRAM}:main")
-        self._process = await self._stack.enter_async_context(await starting)
+        opening = open_program("driver_program", LIMITS, self._supervisor, self._warm)
+        self._process = await self._stack.enter_async_context(opening)
         return self._process
 
     async def aclose(self) -> None:
@@ -111,11 +98,10 @@ async def _marks(process: Process, wanted: int) -> list[Mark]:
 
 @contextlib.asynccontextmanager
 async def open_driver(supervisor: Supervisor, warm: Warm | None = None) -> AsyncIterator[Driver]:
-    """Open a driver for the block; it is started at once, beside what is done there."""
+    """Open a driver for the block."""
     driver = Driver(supervisor, warm)
     try:
-        async with background(driver.prepare):
-            yield driver
+        yield driver
     finally:
         with trio.CancelScope(shield=True):
             await driver.aclose()

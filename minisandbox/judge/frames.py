@@ -152,3 +152,7 @@ def frame_size(head: bytes) -> int:
     if size > FRAME_MAX_BYTES:
         raise FrameError("a frame that is too large")
     return size
+
+
+RETURNED = encode(["returned", None])[:-1]
+"""How a shim's reply begins whose rest is the value that was returned."""

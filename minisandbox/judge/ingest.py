@@ -10,12 +10,11 @@ ingest process that never began is ours.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from minisandbox.errors import SandboxError
-from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Declared
 from minisandbox.judge.decide import sort_evidence
 from minisandbox.judge.evidence import Code, Evidence, evidence
@@ -23,7 +22,7 @@ from minisandbox.judge.frames import FrameError, Value, decode, frame, frame_siz
 from minisandbox.judge.ingest_program import CHUNK_BYTES
 from minisandbox.judge.spec import Artifact, Manifest
 from minisandbox.judge.store import Store
-from minisandbox.judge.toolbox import cell_policy, command, package_bind, toolbox
+from minisandbox.judge.warm import Warm, open_program
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.tree_stream import check_path, leads_out
@@ -49,14 +48,15 @@ class _BadAnswerError(Exception):
     """The ingest process said something that it never says by itself."""
 
 
-async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed: Feed) -> Manifest:
+async def ingest(
+    supervisor: Supervisor, store: Store, declared: Declared, feed: Feed, warm: Warm | None = None
+) -> Manifest:
     """Take a submission in and return its manifest; its blobs are in the store.
 
     Raises SandboxError when we failed. Cancelled: blobs may be left, which nothing names.
     """
-    rootfs = await toolbox(supervisor)
     outlet = _Outlet(store, declared)
-    async with _open_process(supervisor, rootfs) as process:
+    async with open_program("ingest_program", LIMITS, supervisor, warm) as process:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_feed, process, declared, feed, nursery.cancel_scope)
@@ -69,17 +69,6 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
             await process.kill()
             await process.wait()  # raises where its sandbox went first, which is no fault of the submission
     return outlet.manifest()
-
-
-@contextlib.asynccontextmanager
-async def _open_process(supervisor: Supervisor, rootfs: Rootfs) -> AsyncIterator[Process]:
-    async with (
-        supervisor.open_sandbox(
-            rootfs=rootfs, policy=cell_policy(), limits=LIMITS, binds=[package_bind()], hostname="ingest"
-        ) as sandbox,
-        await sandbox.start(command("ingest_program")) as process,
-    ):
-        yield process
 
 
 async def _feed(process: Process, declared: Declared, feed: Feed, scope: trio.CancelScope) -> None:

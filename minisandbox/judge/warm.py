@@ -1,4 +1,4 @@
-"""What a judge of many submissions keeps warm: Pythons that have imported the shim, by environment, and a driver's.
+"""What a judge of many submissions keeps warm: Pythons that have imported the shim, by environment, or our programs.
 
 Nothing of a submission or a task is in them; each cell gets a fork in a sandbox of its own. Where there is none, and
 where none can be made, programs are started cold, and decide the same.
@@ -16,12 +16,17 @@ from minisandbox.binds import Bind
 from minisandbox.errors import SandboxError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge import frames
-from minisandbox.judge.toolbox import importing, package_bind, python, toolbox
+from minisandbox.judge.toolbox import cell_policy, command, importing, package_bind, python, toolbox
+from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.template import Template
+from minisandbox.spec import Limits
 
 MOST_TEMPLATES = 8
 """How many environments are kept warm; each holds a Python in memory."""
+
+PROGRAMS = ("driver_program", "ingest_program")
+"""Our own, which read what strangers wrote."""
 
 _KEY = tuple[str, tuple[tuple[str, str], ...]]
 _FRAMES = Path(frames.__file__)
@@ -36,12 +41,13 @@ class Warm:
         self._opening = trio.Lock()
         self._templates: dict[_KEY, Template | None] = {}
 
-    async def driver(self) -> Template | None:
-        """Return the template of drivers."""
-        key = ("the driver", ())
+    async def programs(self) -> Template | None:
+        """Return the template of our own programs."""
+        key = ("our own programs", ())
         if key not in self._templates:
             rootfs = await toolbox(self._supervisor)
-            await self._open(key, rootfs, importing("driver_program"), python(), {}, (package_bind(),))
+            preload = "\n".join(importing(program) for program in PROGRAMS)
+            await self._open(key, rootfs, preload, python(), {}, (package_bind(),))
         return self._templates[key]
 
     async def shim(self, rootfs: Rootfs, variables: Mapping[str, str]) -> Template | None:
@@ -90,3 +96,25 @@ async def open_warm(supervisor: Supervisor) -> AsyncIterator[Warm]:
     """Keep Pythons warm for the block."""
     async with contextlib.AsyncExitStack() as stack:
         yield Warm(supervisor, stack)
+
+
+@contextlib.asynccontextmanager
+async def open_program(
+    program: str, limits: Limits, supervisor: Supervisor, warm: Warm | None
+) -> AsyncIterator[Process]:
+    """Run one of our own programs for the block, in a sandbox with nothing else, warm where that can be."""
+    template = await warm.programs() if warm is not None else None
+    async with supervisor.open_sandbox(
+        rootfs=await toolbox(supervisor) if template is None else None,
+        template=template,
+        policy=cell_policy(),
+        limits=limits,
+        binds=[package_bind()] if template is None else (),
+        hostname="judge",
+    ) as sandbox:
+        if template is None:
+            starting = sandbox.start(command(program))
+        else:
+            starting = sandbox.start_warm(call=f"minisandbox.judge.{program}:main")
+        async with await starting as process:
+            yield process

@@ -38,7 +38,7 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
     async with bench.open_calls(bench.assignment.budget, manifest=bench.manifest) as sandbox:
         called = await call_all(sandbox, requests, bench.assignment.budget.idle_s)
     wanted = [(call.expected, call.raises) for call in work.calls]
-    marks = await bench.driver.ask(["replies", work.tolerance, wanted, list(called.replies)], len(wanted))
+    marks = await bench.driver.replies(work.tolerance, wanted, called.replies)
     failed = called.ended if called.ended is not Outcome.AC else Outcome.RTE
     pairs = list(zip(work.calls, marks, strict=True))
     odd = tuple(call.id for call, (grade, _, _) in pairs if grade == NOT_PLAIN)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from minisandbox.errors import UsageError
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, TaskFile
 from minisandbox.judge.bench import Bench
-from minisandbox.judge.calling import RETURNED, Called, call_all, request_of, tuple_of
+from minisandbox.judge.calling import Called, call_all, request_of, tuple_of
 from minisandbox.judge.driver_program import FAILED, NONE, NOT_PLAIN, RIGHT
 from minisandbox.judge.evidence import Code, Evidence, evidence
-from minisandbox.judge.frames import encode
+from minisandbox.judge.frames import RETURNED, encode
 from minisandbox.judge.integrity import Cap
 from minisandbox.judge.spec import Cell, CellRecord, CellUsage, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.judge.timing import PerformanceWork, Round, is_excessive, outcomes_of
@@ -135,8 +135,8 @@ async def _run(requests: Sequence[bytes], files: Sequence[TaskFile] | None, benc
 async def _compare(called: Called, expected: list[bytes], cell: Cell, bench: Bench, measured: _Measured) -> None:
     """Take note of what is wrong with the answers of a submission, if anything is."""
     work = _work(bench.assignment)
-    wanted = [(value, None) for value in expected]
-    marks = await bench.driver.ask(["replies", work.tolerance, wanted, list(called.replies)], len(wanted))
+    wanted: list[tuple[bytes, str | None]] = [(value, None) for value in expected]
+    marks = await bench.driver.replies(work.tolerance, wanted, called.replies)
     grades = {grade for grade, _, _ in marks}
     measured.memory_peak_bytes = max(measured.memory_peak_bytes, called.result.usage.memory_peak_bytes or 0)
     measured.notes += [note for _, _, note in marks if note][:3]
