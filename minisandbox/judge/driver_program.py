@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from minisandbox.judge.comparing import is_same, matches
@@ -44,7 +45,9 @@ def body_of(reply: bytes) -> bytes | None:
     return body if len(status) >= 2 and status[0].startswith(b"HTTP/1.") and status[1] == b"200" else None
 
 
-def mark_replies(tolerance: float | None, wanted: list[tuple[bytes, str | None]], replies: list[bytes]) -> list[Mark]:
+def mark_replies(
+    tolerance: float | None, wanted: Sequence[tuple[bytes, str | None]], replies: Sequence[bytes]
+) -> list[Mark]:
     """Return a mark for each call. What says something that is no reply is not believed from there on."""
     marks: list[Mark] = []
     for (expected, raises), reply in zip(wanted, replies, strict=False):

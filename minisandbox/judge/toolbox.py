@@ -18,7 +18,7 @@ import minisandbox
 from minisandbox.binds import Bind
 from minisandbox.images.prefix import with_prefix
 from minisandbox.images.rootfs import Rootfs
-from minisandbox.policy import Policy, load_policy
+from minisandbox.policy import Addresses, Policy, load_policy
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.spec import Limits
 
@@ -65,4 +65,6 @@ def cell_policy() -> Policy:
 
     Limits are left to budgets.
     """
-    return msgspec.structs.replace(load_policy("strict"), limits=Limits(disk_inodes=65_536, open_files=256))
+    return msgspec.structs.replace(
+        load_policy("strict"), addresses=Addresses.FIXED, limits=Limits(disk_inodes=65_536, open_files=256)
+    )

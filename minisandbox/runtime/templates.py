@@ -55,9 +55,9 @@ class Templated:
         """Open a template for the block: a Python of the rootfs that has done `preload` and waits to be forked.
 
         `preload` is code, a file of code (a Path), or names of modules; it is yours, never a workload's. All sandboxes
-        of the template show `binds`. `hash_seed` pins what all forks share. Raises TemplateError with the traceback
-        when the preload fails, DeadlineError after `deadline_s`, HostError for a user without subordinate ids. At the
-        end all its sandboxes are closed.
+        of the template show `binds`. `hash_seed` pins what all forks share, and addresses. Raises TemplateError with
+        the traceback when the preload fails, DeadlineError after `deadline_s`, HostError for a user without subordinate
+        ids. At the end all its sandboxes are closed.
         """
         supervisor = cast("Supervisor", self)
         supervisor.check_open()
@@ -65,7 +65,14 @@ class Templated:
             raise HostError("templates need subordinate ids, which this user does not have (subuid(5)); or be root")
         found, _, _ = await supervisor._lookup.find_start(rootfs, None, supervisor.branches)
         wanted, variables = read_preload(preload), warm_env(found, env, hash_seed)
-        warm = WarmSpec(python=python, preload=wanted, env=variables, limits=limits or Limits(), deadline_s=deadline_s)
+        warm = WarmSpec(
+            python=python,
+            preload=wanted,
+            env=variables,
+            limits=limits or Limits(),
+            deadline_s=deadline_s,
+            pinned=hash_seed is not None,
+        )
         pods = partial(_open_pod, supervisor, found, tuple(binds), max_sandboxes)
         template = Template(TemplateSpec(rootfs=found, warm=warm), supervisor, pods)
         supervisor.templates.append(template)

@@ -54,6 +54,8 @@ class WarmSpec:
     env: Mapping[str, str]
     limits: Limits
     deadline_s: float
+    pinned: bool = False
+    """Whether its addresses are not randomised, for what is the same in all forks to be so in another template, too."""
 
 
 class WarmProcess:
@@ -129,6 +131,8 @@ class WarmProcess:
             pipes = [null_fd, self._pipe(), self._pipe()]
             for fd in (*pipes, theirs.fileno(), *memfds):
                 request.descriptor("stdio", fd)
+            if spec.pinned:
+                request.flag("fixed-addresses")
             request.option("cwd", "/").option("rlimit", "core:1")
             request.words.extend(f"--env={name}={value}" for name, value in spec.env.items())
             await self.place.launcher.send(request.command([spec.python, "/proc/self/fd/5"]))

@@ -92,3 +92,24 @@ async def test_where_there_is_no_python_cells_say_so(judge: Judge, warm: Warm, t
 
     assert await warm.shim(rootfs, {}) is None
     assert await warm.shim(rootfs, {}) is None
+
+
+LAYOUT = (
+    "import ctypes\ndef told(): raise ValueError([id(None), id(object), ctypes.addressof(ctypes.CDLL(None).puts)])\n"
+)
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+async def test_addresses_are_the_same_in_all_cells(judge: Judge, tmp_path: Path, is_warm: bool) -> None:
+    """What depends on them is repeated, also by a judge that was started anew."""
+    work = FunctionWork(module="solution", calls=(call("layout", "told", expected=None),))
+    notes = set()
+    for name in ("a", "b"):
+        async with open_warm(judge.supervisor) as warm:
+            made = await judged(
+                replace(judge, warm=warm if is_warm else None), tmp_path / name, {"solution.py": LAYOUT}, work
+            )
+        notes.add(made.verdict.observations.cells[0].notes)
+
+    assert 1 == len(notes)
+    assert "layout: [" in str(notes)
