@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minisandbox.judge.frames import Value, decode, frame_size
+from minisandbox.judge.frames import frame_size
 from minisandbox.runtime.process import Process
 
 _CHUNK_BYTES = 1 << 16
@@ -20,12 +20,11 @@ class Inbox:
         """Whether nothing came beyond what was taken."""
         return not self._buffer
 
-    async def next(self) -> Value:
-        """Return the next value. Raises FrameError for what is none, EOFError at the end."""
-        return decode(await self.next_frame())
-
     async def next_frame(self) -> bytes:
-        """Return the content of the next frame, unread. Raises FrameError for one that is too large."""
+        """Return the content of the next frame, unread.
+
+        Raises FrameError for one that is too large, EOFError at the end.
+        """
         return await self.take(frame_size(await self.take(4)))
 
     async def take(self, size: int) -> bytes:
