@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -85,9 +87,11 @@ def work_of(file: JudgeTable, directory: Path, document: Document) -> Work:
     if isinstance(table, StdioTable):
         return _stdio(table, directory, document)
     if isinstance(table, FunctionTable):
-        return _function(table, document)
+        with document.at("function"):
+            return _function(table, document)
     if isinstance(table, StateTable):
-        return _state(table, document)
+        with document.at("state"):
+            return _state(table, document)
     if isinstance(table, PerformanceTable):
         with document.at("performance"):
             return _performance(table, directory, document)
@@ -123,16 +127,16 @@ def _state(table: StateTable, document: Document) -> StateWork:
 
 def _suite(table: SuiteTable, directory: Path, document: Document) -> SuiteWork:
     fields = msgspec.structs.asdict(table)
-    base = () if table.base is None else read_tree(directory / table.base)
+    base = () if table.base is None else read_tree(_inside(directory, table.base))
     if not table.fail_to_pass and not table.pass_to_pass:
         raise document.error(("pytest",), "there is no test: neither fail_to_pass nor pass_to_pass has one")
-    return SuiteWork(**{**fields, "files": read_tree(directory / table.files), "base": base})
+    return SuiteWork(**{**fields, "files": read_tree(_inside(directory, table.files)), "base": base})
 
 
 def _script(table: ScriptTable, directory: Path, document: Document) -> ScriptWork:
     if not table.rewards or len(set(table.rewards)) != len(table.rewards):
         raise document.error(("script", "rewards"), "there is no test: rewards needs names, each once")
-    return ScriptWork(**{**msgspec.structs.asdict(table), "files": read_tree(directory / table.files)})
+    return ScriptWork(**{**msgspec.structs.asdict(table), "files": read_tree(_inside(directory, table.files))})
 
 
 def read_tree(top: Path) -> tuple[TaskFile, ...]:
@@ -159,8 +163,9 @@ def _stdio(table: StdioTable, directory: Path, document: Document) -> StdioWork:
         checker = External(program=_program(table.external, directory))
     if table.interactor is not None:
         checker = Interactive(program=_program(table.interactor, directory))
-    inputs = sorted((directory / table.tests).glob("*.in"))
-    answers = {path.stem: path for path in (directory / table.tests).glob("*.ans")}
+    tests = _inside(directory, table.tests)
+    inputs = sorted(tests.glob("*.in"))
+    answers = {path.stem: path for path in tests.glob("*.ans")}
     if not inputs:
         raise document.error(("stdio", "tests"), f"there is no test: no file *.in in {table.tests}")
     needs_answers = table.external is None and table.interactor is None
@@ -185,7 +190,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 def _program(table: ProgramTable, directory: Path) -> Program:
-    return Program(source=_read(directory / table.file), language=table.language, convention=table.convention)
+    return Program(source=_read(_inside(directory, table.file)), language=table.language, convention=table.convention)
 
 
 def _function(table: FunctionTable, document: Document) -> FunctionWork:
@@ -213,13 +218,25 @@ def _function(table: FunctionTable, document: Document) -> FunctionWork:
 def _performance(table: PerformanceTable, directory: Path, document: Document) -> PerformanceWork:
     if not table.bounds or len({bound.id for bound in table.bounds}) != len(table.bounds):
         raise document.error(("performance", "bounds"), "there is no test: no bounds, or two have one id")
-    sources = {"reference": _read(directory / table.reference), "inputs": _read(directory / table.inputs)}
+    sources = {name: _read(_inside(directory, getattr(table, name))) for name in ("reference", "inputs")}
     return PerformanceWork(**{**msgspec.structs.asdict(table), **sources})
 
 
+def _inside(directory: Path, name: str) -> Path:
+    """Return a path that a task names, below its directory. Raises TaskError for one that leads elsewhere."""
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise TaskError(f"{name!r} is not in the directory of the task", directory)
+    return path
+
+
 def _read(path: Path) -> bytes:
+    """Return a plain file, and wait for nothing. Raises TaskError for anything else."""
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise TaskError("neither a file nor a directory", path)
             content = file.read(MAX_TEST_BYTES + 1)
     except OSError as error:
         raise TaskError(f"cannot be read: {error.strerror}", path) from error

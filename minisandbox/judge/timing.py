@@ -60,8 +60,15 @@ class PerformanceWork(msgspec.Struct, frozen=True, kw_only=True, tag="performanc
     def __post_init__(self) -> None:
         if not 1 <= self.calls <= 10_000 or not 3 <= self.rounds <= self.most_rounds <= 101:
             raise UsageError("a task of speed has 1 to 10,000 calls, and 3 <= rounds <= most_rounds <= 101")
+        check_tolerance(self.tolerance)
         if not 0.0 <= self.margin < 1.0 or not 0.0 <= (self.floor or 0.0) < math.inf:
             raise UsageError("margin is from 0 and below 1, and floor a multiple of the reference's time")
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    """Raise UsageError for a tolerance that is none."""
+    if tolerance is not None and not 0.0 <= tolerance < math.inf:
+        raise UsageError(f"tolerance is {tolerance}; it is a number from 0")
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
