@@ -29,7 +29,10 @@ class Called:
     """What came of calls."""
 
     replies: tuple[bytes, ...]
-    """One for each request that was answered, in order; whether they are replies nobody looked."""
+    """One for each request that was answered, in order; whether they are replies nobody looked.
+
+    None at all of a process that said more than it was asked.
+    """
     ended: Outcome
     """How the process did; AC is well."""
     result: Result
@@ -60,12 +63,18 @@ async def call_all(sandbox: Sandbox, requests: Sequence[bytes], idle_s: float) -
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_discard, process)
-        await _converse(process, requests, replies)
+        inbox = Inbox(process)
+        await _converse(process, inbox, requests, replies)
         await process.stdin.aclose()
         if len(replies) < len(requests):  # one that did not answer them all is not waited for
             await process.kill()
+        nursery.start_soon(inbox.drain)
         result = await process.wait()
+        await process.kill()  # what it left behind holds the pipe, which would have no end
+        await inbox.drained.wait()
         nursery.cancel_scope.cancel()
+    if inbox.is_over:  # more replies than calls: which of them is whose would depend on who was faster
+        replies.clear()
     return Called(replies=tuple(replies), ended=outcome_of(result, guard), result=result)
 
 
@@ -78,18 +87,14 @@ async def _start(sandbox: Sandbox) -> Process:
     return await sandbox.start(["python3", "-s", "-B", SHIM], cwd=INNER_ROOT)
 
 
-async def _converse(process: Process, requests: Sequence[bytes], replies: list[bytes]) -> None:
+async def _converse(process: Process, inbox: Inbox, requests: Sequence[bytes], replies: list[bytes]) -> None:
     """Send requests. Returns early when the process ends, or says what is no frame."""
-    inbox = Inbox(process)
     for request in requests:
         try:
             await process.stdin.send_all(request)
-            reply = await inbox.next_frame()
+            replies.append(await inbox.next_frame())
         except (EOFError, FrameError, trio.BrokenResourceError):
             return
-        if not inbox.is_empty:  # more than one reply for a call: it answers what it was not asked
-            return
-        replies.append(reply)
 
 
 async def _discard(process: Process) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from minisandbox.judge.frames import frame_size
 from minisandbox.runtime.process import Process
 
@@ -14,11 +16,18 @@ class Inbox:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._buffer = bytearray()
+        self.drained = trio.Event()
+
+    async def drain(self) -> None:
+        """Read to the end what nobody takes, and set `drained`."""
+        while chunk := await self._process.stdout.receive_some(_CHUNK_BYTES):
+            self._buffer[:] = chunk
+        self.drained.set()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing came beyond what was taken."""
-        return not self._buffer
+    def is_over(self) -> bool:
+        """Whether more came than was taken."""
+        return bool(self._buffer)
 
     async def next_frame(self) -> bytes:
         """Return the content of the next frame, unread.
@@ -32,6 +41,7 @@ class Inbox:
         while len(self._buffer) < size:
             chunk = await self._process.stdout.receive_some(_CHUNK_BYTES)
             if not chunk:
+                self._buffer.clear()  # a part of what was asked for is nothing, and not too much
                 raise EOFError
             self._buffer += chunk
         taken = bytes(self._buffer[:size])

@@ -59,6 +59,13 @@ CHEATS = {
         " except OSError: pass\ndef double(x): return 6\n",
         Outcome.RTE,
     ),
+    "answers the last call twice": (
+        "import os\nfrom frames import frame\ndef double(x):\n"
+        " for fd in range(3, 9) if x is None else ():\n"
+        "  try: os.write(fd, frame(['raised', ['TypeError'], '']))\n  except OSError: pass\n"
+        " return x + x\n",
+        Outcome.RTE,
+    ),
     "writes no frame": (
         "import os\nfor fd in range(3, 9):\n try: os.write(fd, b'\\xff' * 99)\n except OSError: pass\n",
         Outcome.RTE,
