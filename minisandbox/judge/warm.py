@@ -7,13 +7,14 @@ where none can be made, programs are started cold, and decide the same.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import trio
 
 from minisandbox.binds import Bind
-from minisandbox.errors import SandboxError
+from minisandbox.errors import BusyError, SandboxError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge import frames
 from minisandbox.judge.toolbox import cell_policy, command, importing, package_bind, python, toolbox
@@ -22,8 +23,11 @@ from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.template import Template
 from minisandbox.spec import Limits
 
-MOST_TEMPLATES = 8
-"""How many environments are kept warm; each holds a Python in memory."""
+MOST_TEMPLATES = 4
+"""How many Pythons are kept warm. Each holds memory and the place of a sandbox."""
+
+OFTEN = 3
+"""An environment that is asked for so often is worth a warm Python."""
 
 PROGRAMS = ("driver_program", "ingest_program")
 """Our own, which read what strangers wrote."""
@@ -34,11 +38,12 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 
 class Warm:
-    """Templates, each opened when it is first wanted. `open_warm` makes it and closes it."""
+    """Templates, each opened when it is worth it. `open_warm` makes it and closes it."""
 
-    def __init__(self, supervisor: Supervisor, stack: contextlib.AsyncExitStack) -> None:
-        self._supervisor, self._stack = supervisor, stack
+    def __init__(self, supervisor: Supervisor, stack: contextlib.AsyncExitStack, often: int) -> None:
+        self._supervisor, self._stack, self._often = supervisor, stack, often
         self._opening = trio.Lock()
+        self._asked: Counter[_KEY] = Counter()
         self._templates: dict[_KEY, Template | None] = {}
 
     async def programs(self) -> Template | None:
@@ -48,14 +53,15 @@ class Warm:
             rootfs = await toolbox(self._supervisor)
             preload = "\n".join(importing(program) for program in PROGRAMS)
             await self._open(key, rootfs, preload, python(), {}, (package_bind(),))
-        return self._templates[key]
+        return self._templates.get(key)
 
     async def shim(self, rootfs: Rootfs, variables: Mapping[str, str]) -> Template | None:
         """Return the template of calls in an environment; `shim:main` of it serves them."""
         key = (rootfs.digest, tuple(sorted(variables.items())))
-        if key not in self._templates:
+        self._asked[key] += 1
+        if key not in self._templates and self._asked[key] >= self._often:
             await self._open(key, rootfs, _shim_source(), "python3", variables, ())
-        return self._templates[key]
+        return self._templates.get(key)
 
     async def _open(
         self,
@@ -67,16 +73,15 @@ class Warm:
         binds: Sequence[Bind],
     ) -> None:
         async with self._opening:
-            if key in self._templates:
-                return
-            if len(self._templates) >= MOST_TEMPLATES:
-                self._templates[key] = None
+            if key in self._templates or len(self._templates) >= MOST_TEMPLATES:
                 return
             template = self._supervisor.open_template(
                 rootfs, preload=preload, python=program, env=variables, hash_seed=0, binds=binds
             )
             try:
                 self._templates[key] = await self._stack.enter_async_context(template)
+            except BusyError:  # another time, perhaps
+                return
             except SandboxError:  # no Python there, say: cells find the same, and tell it
                 self._templates[key] = None
 
@@ -92,10 +97,10 @@ def _shim_source() -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_warm(supervisor: Supervisor) -> AsyncIterator[Warm]:
-    """Keep Pythons warm for the block."""
+async def open_warm(supervisor: Supervisor, often: int = OFTEN) -> AsyncIterator[Warm]:
+    """Keep Pythons warm for the block, of environments that are asked for so often."""
     async with contextlib.AsyncExitStack() as stack:
-        yield Warm(supervisor, stack)
+        yield Warm(supervisor, stack, often)
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import minisandbox
 from minisandbox.judge.assignment import Assignment, Environment, FunctionWork, call
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
-from minisandbox.judge.warm import Warm, open_warm
+from minisandbox.judge.warm import MOST_TEMPLATES, Warm, open_warm
 from tests.judge.submissions import BUDGET, decision, judged, take_in, write_files
 from tests.judge.test_function import CHEATS, RIGHT, WORK
 from tests.judge.timed_tasks import TASK
@@ -21,7 +21,7 @@ from tests.judge.timed_tasks import TASK
 @pytest.fixture
 async def warm(supervisor: minisandbox.Supervisor) -> AsyncIterator[Warm]:
     """What is kept warm, for this test."""
-    async with open_warm(supervisor) as made:
+    async with open_warm(supervisor, often=1) as made:
         yield made
 
 
@@ -105,7 +105,7 @@ async def test_addresses_are_the_same_in_all_cells(judge: Judge, tmp_path: Path,
     work = FunctionWork(module="solution", calls=(call("layout", "told", expected=None),))
     notes = set()
     for name in ("a", "b"):
-        async with open_warm(judge.supervisor) as warm:
+        async with open_warm(judge.supervisor, often=1) as warm:
             made = await judged(
                 replace(judge, warm=warm if is_warm else None), tmp_path / name, {"solution.py": LAYOUT}, work
             )
@@ -113,3 +113,12 @@ async def test_addresses_are_the_same_in_all_cells(judge: Judge, tmp_path: Path,
 
     assert 1 == len(notes)
     assert "layout: [" in str(notes)
+
+
+async def test_only_what_is_often_asked_for_is_kept_warm(judge: Judge, supervisor: minisandbox.Supervisor) -> None:
+    """Not what is asked for a few times, and no more than there is room for."""
+    rootfs = await judge.supervisor.find_rootfs("host")
+    async with open_warm(supervisor, often=2) as warm:
+        made = [await warm.shim(rootfs, {"N": str(number // 2)}) for number in range(2 * MOST_TEMPLATES + 2)]
+
+    assert [False, True] * MOST_TEMPLATES + [False, False] == [template is not None for template in made]
