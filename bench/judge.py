@@ -18,7 +18,7 @@ import trio
 
 import minisandbox
 from bench.command import console, parser_of, run_benchmark, with_bar
-from bench.judge_report import KINDS, JudgeReport, draw_judge, print_judge
+from bench.judge_report import KINDS, JudgeReport, print_judge
 from bench.samples import look_at_machine
 from bench.state_report import Timed
 from bench.tools import Rate
@@ -65,9 +65,15 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
     runs = options.runs or (10 if options.quick else 300)
-    return run_benchmark(
-        options, partial(measure, runs, 0.1 if options.quick else 1.5), partial(print_judge, console()), draw_judge
-    )
+    seconds = 0.1 if options.quick else 1.5
+    return run_benchmark(options, partial(measure, runs, seconds), partial(print_judge, console()), draw)
+
+
+def draw(report: JudgeReport, file: Path) -> None:
+    """Draw the picture; what draws is only imported when there is one to be drawn."""
+    from bench.judge_plot import draw_judge
+
+    draw_judge(report, file)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

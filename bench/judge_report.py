@@ -1,8 +1,6 @@
-"""What comes of a measurement of verdicts: values, goals, tables and the picture. It only prints and draws."""
+"""What comes of a measurement of verdicts: values, goals and tables. It only prints."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -79,49 +77,3 @@ def print_judge(console: Console, report: JudgeReport) -> None:
     console.print(times, rates, shares)
     for goal in JUDGE_GOALS:
         console.print(goal.line(report))
-
-
-def draw_judge(report: JudgeReport, file: Path) -> None:
-    """Write the picture as a PNG: times, stages and rates."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
-
-    from bench.plot import INK, tidy
-
-    figure = Figure(figsize=(12, 4.4), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)
-    left, middle, right = figure.subplots(1, 3, gridspec_kw={"width_ratios": [1.3, 1, 1]})
-    for row, timed in enumerate(report.subjects.values()):
-        median, tail = timed.quantile(0.5) * 1e3, timed.quantile(0.9) * 1e3
-        left.barh(row, median, height=0.56, color="#0072B2")
-        left.plot([median, tail], [row, row], color=INK, linewidth=1.2, marker="|")
-    left.set_yticks(range(len(report.subjects)), [timed.label for timed in report.subjects.values()])
-    left.invert_yaxis()
-    left.set_title("p50 (bar) and p90, in ms", fontsize=10.5, loc="left", color=INK)
-    tidy(left, "x")
-    for row, kind in enumerate(KINDS):
-        begin = 0.0
-        for colour, (name, share) in zip(("#E69F00", "#56B4E9", "#009E73"), report.shares(kind).items(), strict=True):
-            middle.barh(row, share, left=begin, height=0.5, color=colour, label=None if row else name)
-            begin += share
-    middle.set_yticks(range(len(KINDS)), KINDS)
-    middle.set_ylim(-0.8, len(KINDS) + 0.2)
-    middle.legend(fontsize=8, frameon=False, loc="upper left", ncols=3)
-    middle.set_title("Share of each stage, in %", fontsize=10.5, loc="left", color=INK)
-    tidy(middle, "x")
-    for colour, kind in zip(("#0072B2", "#D55E00"), report.rates, strict=False):
-        places = sorted(report.rates[kind])
-        values = [report.rate(kind, place) for place in places]
-        right.plot(places, values, marker="o", markersize=5, linewidth=2, color=colour, label=kind)
-    right.set_xscale("log")
-    right.set_xticks(places, [str(place) for place in places])
-    right.xaxis.set_minor_locator(NullLocator())
-    right.set_ylim(0, right.get_ylim()[1] * 1.15)
-    right.legend(fontsize=8, frameon=False, loc="upper left")
-    right.set_title("Verdicts in a second, by the number at once", fontsize=10.5, loc="left", color=INK)
-    tidy(right, "y")
-    source = f"{report.machine}, load {report.machine.load_1min:.1f}; bench/judge.py, {report.machine.measured_at[:10]}"
-    figure.text(0.012, 0.03, source, fontsize=8, color="#666666")
-    figure.subplots_adjust(left=0.15, right=0.98, top=0.9, bottom=0.16, wspace=0.24)
-    figure.savefig(file)
