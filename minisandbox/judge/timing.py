@@ -19,8 +19,8 @@ from minisandbox.judge.spec import Outcome
 AGREE = 0.75
 """The share of rounds that must be on the side of a bound on which the median is."""
 
-LEAST_WORK = 1.0
-"""Less work of the reference than this many times that of a module that does nothing cannot be told from it."""
+LEAST_WORK_S = 0.03
+"""Less work of the reference than this cannot be told from the noise of a start, which is a few milliseconds."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tells(self) -> bool:
         """Whether the reference did enough to be compared with."""
-        return self.reference_s - self.nothing_s >= LEAST_WORK * self.nothing_s
+        return self.reference_s - self.nothing_s >= LEAST_WORK_S
 
 
 def outcome_of_ratios(ratios: Sequence[float], at_most: float, margin: float) -> Outcome | None:

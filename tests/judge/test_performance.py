@@ -134,7 +134,7 @@ def test_a_ratio_is_never_below_zero() -> None:
     made = Round(submission_s=0.01, reference_s=0.5, nothing_s=0.02)
 
     assert (0.0, True) == (made.ratio, made.tells)
-    assert not Round(submission_s=0.01, reference_s=0.03, nothing_s=0.02).tells
+    assert not Round(submission_s=0.01, reference_s=0.04, nothing_s=0.02).tells
 
 
 TOML = """format = 1
