@@ -65,14 +65,7 @@ class Templated:
             raise HostError("templates need subordinate ids, which this user does not have (subuid(5)); or be root")
         found, _, _ = await supervisor._lookup.find_start(rootfs, None, supervisor.branches)
         wanted, variables = read_preload(preload), warm_env(found, env, hash_seed)
-        warm = WarmSpec(
-            python=python,
-            preload=wanted,
-            env=variables,
-            limits=limits or Limits(),
-            deadline_s=deadline_s,
-            pinned=hash_seed is not None,
-        )
+        warm = WarmSpec(python=python, preload=wanted, env=variables, limits=limits or Limits(), deadline_s=deadline_s)
         pods = partial(_open_pod, supervisor, found, tuple(binds), max_sandboxes)
         template = Template(TemplateSpec(rootfs=found, warm=warm), supervisor, pods)
         supervisor.templates.append(template)

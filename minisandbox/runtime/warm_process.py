@@ -54,8 +54,11 @@ class WarmSpec:
     env: Mapping[str, str]
     limits: Limits
     deadline_s: float
-    pinned: bool = False
-    """Whether its addresses are not randomised, for what is the same in all forks to be so in another template, too."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether addresses are not randomised: whoever gives a seed for hashes wants the same in another template."""
+        return "PYTHONHASHSEED" in self.env
 
 
 class WarmProcess:
