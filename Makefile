@@ -9,7 +9,7 @@ LANES ?=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install demo test test-lanes test-trl check format bench bench-state bench-rollouts launcher clean
+.PHONY: help install demo test test-lanes test-trl check format bench bench-state bench-rollouts bench-judge launcher clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench-state: $(VENV)/.installed-bench launcher ## measure forks, restores, snaps
 
 bench-rollouts: $(VENV)/.installed-bench launcher ## measure episodes a second, and what the loop adds to a turn
 	@$(VENV)/bin/python bench/rollouts.py $(ARGS)
+
+bench-judge: $(VENV)/.installed-bench launcher ## measure verdicts of the judge
+	@$(VENV)/bin/python bench/judge.py $(ARGS)
 
 # The launcher's own Makefile knows whether its sources changed.
 launcher: $(VENV)/.installed-base

@@ -13,93 +13,72 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 
-import msgspec
 import trio
 
 import minisandbox
-from bench.command import parser_of, run_benchmark
-from bench.samples import Machine, look_at_machine
-from minisandbox.images.rootfs import build_rootfs
+from bench.command import console, parser_of, run_benchmark, with_bar
+from bench.judge_report import KINDS, JudgeReport, print_judge
+from bench.samples import look_at_machine
+from bench.state_report import Timed
+from bench.tools import Rate
 from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
-from minisandbox.judge.bench import Bench
-from minisandbox.judge.ingest import ingest
+from minisandbox.judge.bench import open_bench
 from minisandbox.judge.kind import kind_of
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_directory
 from minisandbox.judge.spec import Manifest
 from minisandbox.judge.store import Store
+from minisandbox.judge.warm import open_warm
 
-AT_ONCE = (1, 2, 4)
+AT_ONCE = (1, 2, 4, 8)
+ROUNDS = 4
 CALLS = 10
 STDIO = StdioWork(language="python", source="main.py", cases=(TestCase(id="1", input=b"3", answer=b"6"),))
 FUNCTION = FunctionWork(
     module="m", calls=tuple(call(str(number), "f", number, expected=2 * number) for number in range(CALLS))
 )
+WRONG = FunctionWork(module="m", calls=(call("1", "f", 1, expected=7),))
 FILES = {"main.py": "print(2 * int(input()))\n", "m.py": "def f(x):\n    return 2 * x\n"}
 BARE_TEST = f"import m\nassert all(m.f(number) == 2 * number for number in range({CALLS}))"
 
-RATIOS = (
-    ("function verdict / bare test", "function_verdict", "bare_test", 2.0),
-    ("stdio verdict / start, run, gone", "stdio_verdict", "start_run_gone", 1.5),
-)
-"""What is compared, and the most that it should be; the first with warm templates."""
+LABELS = {
+    "bare_test": "bare test",
+    "function_verdict": "function verdict",
+    "function_cell": "its cell alone",
+    "wrong_verdict": "function verdict, wrong",
+    "start_run_gone": "start, run, gone",
+    "stdio_verdict": "stdio verdict",
+    "stdio_cell": "its cell alone",
+    "ingest": "ingest",
+}
 
 EXAMPLES = """examples:
-  bench/judge.py                                      everything, in about a minute
-  bench/judge.py --quick --json judge.json --plot judge.png"""
+  bench/judge.py                                      everything, in about two minutes
+  bench/judge.py --quick                              a first impression, in about ten seconds
+  bench/judge.py --json judge.json --plot judge.png"""
 
 Step = Callable[[], Awaitable[object]]
-
-
-class JudgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole measurement."""
-
-    machine: Machine
-    seconds: dict[str, list[float]]
-    """Of each subject, every sample."""
-    verdicts_per_s: dict[int, float]
-    """Of the stdio task, by the number at once."""
-
-    def p50(self, subject: str) -> float:
-        """Return the median of a subject in seconds."""
-        return median(self.seconds[subject])
-
-    def lines(self) -> list[str]:
-        """Return what a person reads."""
-        lines = [str(self.machine), f"load {self.machine.load_1min:g}"]
-        for name, samples in self.seconds.items():
-            late = sorted(samples)[max(0, int(0.99 * len(samples)) - 1)]
-            lines.append(f"{name:<18} p50 {1e3 * self.p50(name):8.2f} ms   p99 {1e3 * late:8.2f} ms   n {len(samples)}")
-        for text, above, below, most in RATIOS:
-            lines.append(f"{self.p50(above) / self.p50(below):6.2f} x  {text} (at most {most:g} x)")
-        lines += [f"{rate:8.1f} verdicts/s, {number} at once" for number, rate in self.verdicts_per_s.items()]
-        whole = self.p50("ingest") + self.p50("stdio_verdict")
-        for stage, seconds in (
-            ("ingest", self.p50("ingest")),
-            ("cell", self.p50("stdio_cell")),
-            ("plan, decide, record", self.p50("stdio_verdict") - self.p50("stdio_cell")),
-        ):
-            lines.append(f"{100 * seconds / whole:6.1f} %  {stage}, of a stdio verdict with its ingest")
-        return lines
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
-    runs = options.runs or (10 if options.quick else 200)
-    return run_benchmark(options, partial(measure, runs, 0.5 if options.quick else 5.0), show, draw)
+    runs = options.runs or (10 if options.quick else 300)
+    seconds = 0.1 if options.quick else 1.5
+    return run_benchmark(options, partial(measure, runs, seconds), partial(print_judge, console()), draw)
 
 
-def show(report: JudgeReport) -> None:
-    """Print what a person reads."""
-    print("\n".join(report.lines()))
+def draw(report: JudgeReport, file: Path) -> None:
+    """Draw the picture; what draws is only imported when there is one to be drawn."""
+    from bench.judge_plot import draw_judge
+
+    draw_judge(report, file)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = parser_of(__doc__, EXAMPLES, "measure a twentieth")
+    parser = parser_of(__doc__, EXAMPLES, "measure a thirtieth")
     parser.add_argument("--runs", type=int, metavar="N", help="samples of each subject")
     return parser.parse_args(arguments)
 
@@ -112,37 +91,44 @@ async def measure(runs: int, seconds: float) -> JudgeReport:
         (place / "submission").mkdir()
         for file, text in FILES.items():
             (place / "submission" / file).write_text(text)
-        async with minisandbox.open_supervisor(state_dir=place / "state") as supervisor:
-            judge = Judge(supervisor=supervisor, store=Store.open(place / "judge"))
+        async with minisandbox.open_supervisor(state_dir=place / "state") as supervisor, open_warm(supervisor) as warm:
+            judge = Judge(supervisor=supervisor, store=Store.open(place / "judge"), warm=warm)
             steps = await subjects(judge, place / "submission")
-            samples: dict[str, list[float]] = {key: [] for key in steps}
-            for turn in range(runs + 2):
+            samples: dict[str, list[float]] = {key: [] for key in LABELS}
+            for turn in with_bar(range(runs + 2), "one at a time"):
                 for key in random.sample(list(steps), len(steps)):
                     begun = time.perf_counter()
                     await steps[key]()
                     if turn >= 2:  # the first ones build what the others use
                         samples[key].append(time.perf_counter() - begun)
-            rates = {number: await rate(steps["stdio_verdict"], number, seconds) for number in AT_ONCE}
-    return JudgeReport(machine=machine, seconds=samples, verdicts_per_s=rates)
+            rates = await all_rates(steps, seconds)
+    timed = {key: Timed(label=label, seconds=samples[key]) for key, label in LABELS.items()}
+    return JudgeReport(machine=machine, subjects=timed, rates=rates)
+
+
+async def all_rates(steps: dict[str, Step], seconds: float) -> dict[str, dict[int, list[Rate]]]:
+    """Return the rates of each kind at each number at once, in rounds in random order."""
+    rates: dict[str, dict[int, list[Rate]]] = {kind: {number: [] for number in AT_ONCE} for kind in KINDS}
+    places = [(kind, number) for kind in KINDS for number in AT_ONCE]
+    for _ in with_bar(range(ROUNDS), "several at once"):
+        for kind, number in random.sample(places, len(places)):
+            rates[kind][number].append(await rate(steps[f"{kind}_verdict"], number, seconds))
+    return rates
 
 
 async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
     """Return what is measured, by name."""
     supervisor = judge.supervisor
 
-    def feed(work: Work) -> tuple[Assignment, Step]:
-        task = Assignment(name="bench", work=work)
-        return task, lambda: ingest(supervisor, judge.store, task.declared, feed_directory(submission, task.declared))
+    def task(work: Work) -> Assignment:
+        return Assignment(name="bench", work=work)
 
-    stdio, take_in = feed(STDIO)
-    function, _ = feed(FUNCTION)
+    stdio, function, wrong = task(STDIO), task(FUNCTION), task(WRONG)
+
+    async def take_in() -> Manifest:
+        return await judge.take_in(stdio.declared, feed_directory(submission, stdio.declared))
+
     manifest = await take_in()
-    assert isinstance(manifest, Manifest)
-    rootfs = await trio.to_thread.run_sync(build_rootfs, supervisor.state, "host")
-    bench = Bench(
-        supervisor=supervisor, rootfs=rootfs, store=judge.store, assignment=stdio, manifest=manifest, seed=b""
-    )
-    (cell,) = kind_of(stdio).plan(stdio, manifest, b"").cells
 
     async def bare_test() -> None:
         await trio.run_process(["/usr/bin/python3", "-s", "-B", "-c", BARE_TEST], cwd=submission)
@@ -152,18 +138,25 @@ async def subjects(judge: Judge, submission: Path) -> dict[str, Step]:
             await sandbox.write_file("/main.py", FILES["main.py"].encode())
             await sandbox.run(["python3", "-s", "-B", "/main.py"], stdin=b"3")
 
+    async def run_cell(work: Assignment) -> None:
+        async with open_bench(supervisor, judge.store, work, manifest, b"", judge.warm) as bench:
+            (cell,) = kind_of(work).plan(work, manifest, b"").cells
+            await kind_of(work).run_cell(cell, bench)
+
     return {
         "bare_test": bare_test,
-        "function_verdict": lambda: judge.judge(function, manifest),
+        "function_verdict": partial(judge.judge, function, manifest),
+        "function_cell": partial(run_cell, function),
+        "wrong_verdict": partial(judge.judge, wrong, manifest),
         "start_run_gone": start_run_gone,
-        "stdio_verdict": lambda: judge.judge(stdio, manifest),
-        "stdio_cell": lambda: kind_of(stdio).run_cell(cell, bench),
+        "stdio_verdict": partial(judge.judge, stdio, manifest),
+        "stdio_cell": partial(run_cell, stdio),
         "ingest": take_in,
     }
 
 
-async def rate(step: Step, at_once: int, seconds: float) -> float:
-    """Return how many were done in a second, so many at once."""
+async def rate(step: Step, at_once: int, seconds: float) -> Rate:
+    """Return how many were done, so many at once, in about so many seconds."""
     done = 0
     begun = trio.current_time()
 
@@ -176,26 +169,7 @@ async def rate(step: Step, at_once: int, seconds: float) -> float:
     async with trio.open_nursery() as nursery:
         for _ in range(at_once):
             nursery.start_soon(work)
-    return done / (trio.current_time() - begun)
-
-
-def draw(report: JudgeReport, path: Path) -> None:
-    """Draw the times of all subjects and the rates."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-    left.boxplot([[1e3 * each for each in samples] for samples in report.seconds.values()], orientation="horizontal")
-    left.set_yticks(range(1, len(report.seconds) + 1), list(report.seconds))
-    left.set_xlabel("ms")
-    right.bar([str(number) for number in report.verdicts_per_s], list(report.verdicts_per_s.values()))
-    right.set_xlabel("at once")
-    right.set_ylabel("verdicts in a second")
-    figure.suptitle(str(report.machine), fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path)
+    return Rate(starts=done, seconds=trio.current_time() - begun)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ default stand beside it in policies/default.toml.
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 from collections.abc import Iterable
@@ -18,6 +17,9 @@ import msgspec
 from minisandbox.binds import Bind, check_absolute
 from minisandbox.capabilities import CAPABILITIES as CAPABILITIES
 from minisandbox.capabilities import capability_mask as capability_mask
+from minisandbox.choices import Addresses as Addresses
+from minisandbox.choices import Network as Network
+from minisandbox.choices import Proc as Proc
 from minisandbox.data import data_dir
 from minisandbox.document import Document, read_document
 from minisandbox.endpoints import parse_endpoint, parse_endpoints
@@ -34,24 +36,6 @@ NAMESPACES = ("mount", "pid", "ipc", "uts", "user")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _UIDS = range(65535)  # that a sandbox's user namespace maps
-
-
-class Network(enum.Enum):
-    """The network that a sandbox sees."""
-
-    NONE = "none"
-    """A network namespace of its own, with a loopback interface and nothing else; `Policy.allow` opens a way out."""
-    HOST = "host"
-    """The host's network namespace, abstract unix sockets included."""
-
-
-class Proc(enum.Enum):
-    """What /proc shows."""
-
-    FULL = "full"
-    """Processes of the sandbox, and the kernel's files."""
-    PID = "pid"
-    """Processes of the sandbox alone (subset=pid)."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +57,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     binds: tuple[Bind, ...]
     hostname: str
     env: dict[str, str]
+    addresses: Addresses = Addresses.RANDOM
 
     def __post_init__(self) -> None:
         _check_allow(self.allow, self.network)
@@ -118,6 +103,10 @@ class _Proc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     view: Proc = Proc.FULL
 
 
+class _Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    addresses: Addresses = Addresses.RANDOM
+
+
 class _Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hostname: str = "sandbox"
 
@@ -136,6 +125,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, Any] = {}
     seccomp: _Seccomp = _Seccomp()
     proc: _Proc = _Proc()
+    process: _Process = _Process()
     host: _Host = _Host()
     env: dict[str, Any] = {}
     bind: tuple[_Bind, ...] = ()
@@ -258,6 +248,7 @@ def _to_policy(name: str, document: Document) -> Policy:
         binds=_to_binds(file.bind, document),
         hostname=file.host.hostname,
         env=file.env,
+        addresses=file.process.addresses,
     )
 
 

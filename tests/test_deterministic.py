@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 
 import minisandbox
+from minisandbox.policy import Addresses
 from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = pytest.mark.requires_root
@@ -86,3 +88,15 @@ async def test_variables_given_beat_pinned_ones(supervisor: minisandbox.Supervis
         result = await sandbox.run("echo $TZ $PYTHONHASHSEED")
 
     assert result.stdout == b"Europe/Berlin 0\n"
+
+
+@pytest.mark.parametrize("addresses", Addresses)
+async def test_a_policy_may_fix_addresses(supervisor: minisandbox.Supervisor, addresses: Addresses) -> None:
+    """With "fixed" programs find themselves at the same places each time, with "random" they do not."""
+    policy = msgspec.structs.replace(minisandbox.load_policy("default"), addresses=addresses)
+    seen = set()
+    for _ in range(4):
+        async with supervisor.open_sandbox(policy=policy) as sandbox:
+            seen.add((await sandbox.run("cut -d' ' -f1 /proc/self/maps")).stdout)
+
+    assert (1 if addresses is Addresses.FIXED else 4) == len(seen)

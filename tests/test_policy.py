@@ -69,11 +69,12 @@ def test_strict_policy_gives_nothing_that_default_does_not() -> None:
 def test_default_policy_shows_every_key() -> None:
     """A reader of default.toml sees each key there is, set or as a comment."""
     text = (POLICIES / "default.toml").read_text()
-    sections = "namespaces network user limits seccomp proc host env".split()
-    keys = "format network mount pid ipc uts user allow name capabilities profiles view hostname source target writable"
+    sections = "namespaces network user limits seccomp proc process host env".split()
+    keys = "format network mount pid ipc uts user allow name capabilities profiles view addresses hostname"
 
     assert sections == re.findall(r"(?m)^\[(\w+)\]", text)
-    assert {*keys.split(), *Limits.__struct_fields__, "TZ"} == set(re.findall(r"(?m)^(?:# )?(\w+) = ", text))
+    bind = {"source", "target", "writable"}
+    assert {*keys.split(), *bind, *Limits.__struct_fields__, "TZ"} == set(re.findall(r"(?m)^(?:# )?(\w+) = ", text))
 
 
 def test_left_out_keys_are_as_default_policy_says(file: Path) -> None:

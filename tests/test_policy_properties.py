@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minisandbox.binds import Bind
 from minisandbox.data import data_dir
 from minisandbox.errors import PolicyError
-from minisandbox.policy import CAPABILITIES, Network, Policy, Proc, check_policy, load_policy
+from minisandbox.policy import CAPABILITIES, Addresses, Network, Policy, Proc, check_policy, load_policy
 from minisandbox.spec import Limits
 
 POLICIES = data_dir() / "policies"
@@ -56,6 +56,7 @@ def policies(draw: st.DrawFn) -> Policy:
         limits=Limits(**draw(LIMITS)),
         seccomp=tuple(POLICIES / name for name in draw(PROFILES)),
         proc=draw(st.sampled_from(Proc)),
+        addresses=draw(st.sampled_from(Addresses)),
         binds=tuple(Bind(source=Path("/srv"), target=target, writable=draw(st.booleans())) for target in targets),
         hostname=draw(st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)),
         env=draw(st.dictionaries(WORDS.filter(bool), WORDS, max_size=3)),
@@ -77,6 +78,7 @@ def tables(policy: Policy) -> list[list[str]]:
         ["[limits]", *(f"{name} = {quoted(value)}" for name, value in limits.items() if value is not None)],
         ["[seccomp]", f"profiles = {quoted([str(path) for path in policy.seccomp])}"],
         ["[proc]", f"view = {quoted(policy.proc.value)}"],
+        ["[process]", f"addresses = {quoted(policy.addresses.value)}"],
         ["[host]", f"hostname = {quoted(policy.hostname)}"],
         ["[env]", *(f"{quoted(name)} = {quoted(value)}" for name, value in policy.env.items())],
         *(

@@ -94,6 +94,27 @@ async def test_a_fork_runs_code_with_arguments_input_and_variables(warm: Sandbox
     assert (True, b"['-c', 'a', 'b c'] in x=y /tmp __main__ True\n", b"") == (result.ok, result.stdout, result.stderr)
 
 
+async def test_a_fork_is_talked_to_while_it_runs(warm: Sandbox) -> None:
+    """Its streams are live, as those of `start`; what it ends with is its result."""
+    code = "import sys\nfor line in sys.stdin: print(line.strip() * 2, flush=True)\nsys.exit(3)"
+    with trio.fail_after(60):
+        async with await warm.start_warm(code) as process:
+            for word in (b"a", b"b"):
+                await process.stdin.send_all(word + b"\n")
+                assert word * 2 + b"\n" == await process.stdout.receive_some(100)
+            await process.stdin.aclose()
+            result = await process.wait()
+
+    assert (ExitReason.EXITED, 3) == (result.exit_reason, result.exit_code)
+
+
+async def test_without_a_template_there_is_nothing_to_talk_to(supervisor: Supervisor) -> None:
+    """As with `run_warm`, that is told before anything is started."""
+    async with supervisor.open_sandbox() as sandbox:
+        with pytest.raises(UsageError, match="no warm process"):
+            await sandbox.start_warm("1")
+
+
 async def test_a_fork_runs_a_file_of_the_sandbox(warm: Sandbox) -> None:
     """As `python FILE` does: its directory is the first place of modules."""
     await warm.write_file("/tmp/beside.py", b"value = 5\n")

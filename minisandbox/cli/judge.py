@@ -80,12 +80,11 @@ def serve_run(options: argparse.Namespace) -> int:
     load_assignment(options.task)  # what is malformed is told before anything is opened
 
     async def work(judge: Judge) -> Judged:
-        from minisandbox.judge.ingest import ingest
         from minisandbox.judge.seal import feed_directory
 
         assignment = load_certified(options.task, judge.supervisor.state)
         feed = feed_directory(options.artifacts, assignment.declared)
-        return await judge.judge(assignment, await ingest(judge.supervisor, judge.store, assignment.declared, feed))
+        return await judge.judge(assignment, await judge.take_in(assignment.declared, feed))
 
     judged: Judged = run_until_signal(partial(_with_judge, options, work))
     _print(judged.verdict, judged.episode, as_json=options.json)

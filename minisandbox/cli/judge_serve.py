@@ -80,6 +80,7 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
     from minisandbox.judge.pipeline import Judge
     from minisandbox.judge.server import Server
     from minisandbox.judge.store import Store
+    from minisandbox.judge.warm import MOST_TEMPLATES, open_warm
     from minisandbox.runtime.opening import open_supervisor
     from minisandbox.tasks.certified import load_certified
 
@@ -89,12 +90,16 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
         tasks.mkdir(mode=0o700, exist_ok=True)
     # SO_PEERCRED names to clients who listened: the judge's user, not the one who bound it (unix(7))
     listener.listen(64)
-    async with open_supervisor(
-        state_dir=options.state_dir or place / "state", max_sandboxes=8 * options.at_once, degrade=options.degrade
-    ) as supervisor:
+    most = 8 * options.at_once + MOST_TEMPLATES
+    async with (
+        open_supervisor(
+            state_dir=options.state_dir or place / "state", max_sandboxes=most, degrade=options.degrade
+        ) as supervisor,
+        open_warm(supervisor) as warm,
+    ):
         caps = caps_of(supervisor.degraded) + ((SHARED_USER,) if os.geteuid() == 0 else ())
         server = Server(
-            judge=Judge(supervisor=supervisor, store=store, caps=caps),
+            judge=Judge(supervisor=supervisor, store=store, caps=caps, warm=warm),
             tasks=tasks,
             allowed=frozenset({0, os.geteuid(), *options.allow}),
             note=_note,

@@ -205,7 +205,7 @@ async def _add_hidden(options: argparse.Namespace, tasks: list[Task]) -> tuple[l
     made: list[Task] = []
     left_out: list[dict[str, str]] = []
     place = state_dir(options)
-    async with open_supervisor(state_dir=place, max_sandboxes=8, degrade=options.degrade) as supervisor:
+    async with open_supervisor(state_dir=place, max_sandboxes=16, degrade=options.degrade) as supervisor:
         with tempfile.TemporaryDirectory(prefix="minisandbox-import-") as folder:
             judge = Judge(supervisor=supervisor, store=Store.open(Path(folder, "judge")))
             for task in tasks:
@@ -236,7 +236,7 @@ async def _check_all(options: argparse.Namespace) -> list[tuple[str, Certificate
 
     checked, to_check = [], _to_check(options)  # what is malformed is told before anything is opened
     place = state_dir(options)
-    async with open_supervisor(state_dir=place, max_sandboxes=8, degrade=options.degrade) as supervisor:
+    async with open_supervisor(state_dir=place, max_sandboxes=16, degrade=options.degrade) as supervisor:
         for task, path in to_check:
             certificate = await _check_one(task, path, supervisor, options)
             if path is not None and not options.no_write:

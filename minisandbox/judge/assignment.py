@@ -13,6 +13,7 @@ from minisandbox.judge.checkers import Checker, Exact, Tokens
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.frames import Value, encode
 from minisandbox.judge.spec import Budget, Integrity, digest_of
+from minisandbox.judge.timing import PerformanceWork, check_tolerance
 
 INNER_ROOT = "/submission"
 """Where the artifacts lie in a cell, and the working directory of what is run there."""
@@ -36,6 +37,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for path in self.paths:
             if path != "." and any(name in ("", ".", "..") for name in path.split("/")):
                 raise UsageError(f"artifact path {path!r} is not relative and of plain names")
+        if min(self.max_files, self.max_total_bytes, self.max_file_bytes) < 1 or self.max_depth < 0:
+            raise UsageError("bounds of artifacts are 1 or more, and max_depth is 0 or more")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +134,9 @@ class FunctionWork(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
     tolerance: float | None = None
     """How far apart floats may be, absolutely or relatively; None is not at all."""
 
+    def __post_init__(self) -> None:
+        check_tolerance(self.tolerance)
+
 
 INFRA = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
@@ -208,6 +214,10 @@ class RequestCheck(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     within_s: float = 30.0
     """How long a service may take to listen and answer; generous, since it is a clock that counts here."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65_536 or not 0.0 < self.within_s <= 3600.0:
+            raise UsageError(f"check {self.id!r} needs a port from 1 to 65535, and within_s above 0 and at most 3600")
+
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """A program that is started from the artifacts."""
@@ -224,7 +234,7 @@ class StateWork(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     """Where the artifacts lie in the cell, and where services are started."""
 
 
-Work = StdioWork | FunctionWork | SuiteWork | ScriptWork | StateWork
+Work = StdioWork | FunctionWork | SuiteWork | ScriptWork | StateWork | PerformanceWork
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,6 +274,7 @@ __all__ = [
     "FileCheck",
     "FunctionWork",
     "Interactive",
+    "PerformanceWork",
     "Program",
     "RequestCheck",
     "ScriptWork",

@@ -6,24 +6,24 @@ It owns no sandbox itself: each is closed, and everything in it gone, at the end
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, TaskFile
+from minisandbox.judge.driver import Driver, open_driver
 from minisandbox.judge.evidence import printable
 from minisandbox.judge.idle import IdleGuard
 from minisandbox.judge.layout import ManifestArchive, TaskArchive
 from minisandbox.judge.spec import Budget, CellUsage, Manifest, Outcome
 from minisandbox.judge.store import Store
-from minisandbox.policy import Policy, load_policy
+from minisandbox.judge.toolbox import cell_policy
+from minisandbox.judge.warm import Warm
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.supervisor import Supervisor
-from minisandbox.spec import ExitReason, Limits, Result
+from minisandbox.runtime.template import Template
+from minisandbox.spec import ExitReason, Result
 
 PINNED = {
     "HOME": "/nonexistent",
@@ -59,22 +59,41 @@ class Bench:
     assignment: Assignment
     manifest: Manifest
     seed: bytes
+    driver: Driver
+    """Who says what answers are worth."""
+    warm: Warm | None = None
+    """What is kept warm, if anything."""
     products: dict[str, bytes] = field(default_factory=dict)
     """What build cells made, by name."""
 
     @contextlib.asynccontextmanager
-    async def open_cell(self, budget: Budget, *, manifest: Manifest | None = None) -> AsyncIterator[Sandbox]:
+    async def open_cell(
+        self, budget: Budget, *, manifest: Manifest | None = None, template: Template | None = None
+    ) -> AsyncIterator[Sandbox]:
         """Open a fresh sandbox for the block, with the files of a manifest in it when one is given."""
         async with self.supervisor.open_sandbox(
-            rootfs=self.rootfs,
+            rootfs=self.rootfs if template is None else None,
+            template=template,
             policy=cell_policy(),
             limits=budget.limits(),
-            env={**PINNED, **self.assignment.environment.variables},
+            env=self.variables,
             hostname="cell",
         ) as sandbox:
             if manifest is not None:
                 await sandbox.put_tree(ManifestArchive(manifest, self.store), INNER_ROOT)
             yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_calls(self, budget: Budget, *, manifest: Manifest | None = None) -> AsyncIterator[Sandbox]:
+        """Open a cell in which functions are called; of a warm Python, if there is one."""
+        template = None if self.warm is None else await self.warm.shim(self.rootfs, self.variables)
+        async with self.open_cell(budget, manifest=manifest, template=template) as sandbox:
+            yield sandbox
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What programs of this environment find in theirs."""
+        return {**PINNED, **self.assignment.environment.variables}
 
     async def lay_down(self, sandbox: Sandbox, files: Iterable[TaskFile], place: str) -> None:
         """Put files of the task into a directory of a cell; they replace what is there."""
@@ -95,10 +114,28 @@ class Bench:
         return usage_of(name, result, self.assignment.budget, notes)
 
 
-@functools.cache
-def cell_policy() -> Policy:
-    """Return the policy of cells: that of programs which are only run to be judged, its limits left to budgets."""
-    return msgspec.structs.replace(load_policy("strict"), limits=Limits(disk_inodes=65_536, open_files=256))
+@contextlib.asynccontextmanager
+async def open_bench(
+    supervisor: Supervisor,
+    store: Store,
+    assignment: Assignment,
+    manifest: Manifest,
+    seed: bytes,
+    warm: Warm | None = None,
+) -> AsyncIterator[Bench]:
+    """Open a bench, with a driver of its own, for the block. Raises SandboxError where there is no such rootfs."""
+    rootfs = await supervisor.find_rootfs(assignment.environment.rootfs)
+    async with open_driver(supervisor, warm) as driver:
+        yield Bench(
+            supervisor=supervisor,
+            rootfs=rootfs,
+            store=store,
+            assignment=assignment,
+            manifest=manifest,
+            seed=seed,
+            driver=driver,
+            warm=warm,
+        )
 
 
 def outcome_of(result: Result, guard: IdleGuard) -> Outcome:

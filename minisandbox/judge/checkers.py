@@ -1,18 +1,13 @@
-"""Checkers: whether an output is the answer. Pure functions of bytes; nothing in an output is ever evaluated.
-
-What they have in common: an output must be all of the answer and nothing more, so that neither a prefix, nor a list of
-all possible answers, nor trailing text passes. Numbers are decimal ASCII digits; there is no NaN that equals anything.
-"""
+"""Checkers: what a task asks of an output, as values. How they compare is in `minisandbox.judge.comparing`."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 
 import msgspec
 
 from minisandbox.errors import UsageError
+from minisandbox.judge.comparing import matches
 
 
 class Exact(msgspec.Struct, frozen=True, kw_only=True, tag="exact"):
@@ -43,50 +38,17 @@ class Unordered(msgspec.Struct, frozen=True, kw_only=True, tag="unordered"):
 
 Checker = Exact | Tokens | Floats | Unordered
 
-_WHITE = b" \t\n\r\v\f"
-_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-_NUMBER_MAX_BYTES = 400
-_INTEGER = re.compile(rb"[+-]?[0-9]+")
-
 
 def accepts(checker: Checker, output: bytes, answer: bytes) -> bool:
     """Return whether an output is the answer."""
-    if isinstance(checker, Exact):
-        return _without_line_end(output) == _without_line_end(answer)
-    if isinstance(checker, Tokens):
-        return _words(output, checker) == _words(answer, checker)
-    if isinstance(checker, Unordered):
-        return _lines(output) == _lines(answer)
-    mine, right = output.split(), answer.split()
-    return len(mine) == len(right) and all(_is_near(got, want, checker) for got, want in zip(mine, right, strict=True))
+    return matches(name_of(checker), options_of(checker), output, answer)
 
 
-def _without_line_end(text: bytes) -> bytes:
-    return text.removesuffix(b"\n").removesuffix(b"\r")
+def name_of(checker: Checker) -> str:
+    """Return what a checker is called."""
+    return str(checker.__struct_config__.tag)
 
 
-def _words(text: bytes, checker: Tokens) -> list[bytes]:
-    return (text.lower() if checker.fold_case else text).split()
-
-
-def _lines(text: bytes) -> Counter[tuple[bytes, ...]]:
-    """Return the lines as words. White space at the end does not count, empty lines between do."""
-    return Counter(tuple(line.split()) for line in text.rstrip(_WHITE).split(b"\n"))
-
-
-def _is_near(got: bytes, want: bytes, checker: Floats) -> bool:
-    if got == want:
-        return True
-    is_float = _as_number(want) is not None and not _INTEGER.fullmatch(want)
-    mine, right = _as_number(got), _as_number(want)
-    if not is_float or mine is None or right is None:
-        return False
-    return abs(mine - right) <= max(checker.absolute, checker.relative * abs(right))
-
-
-def _as_number(word: bytes) -> float | None:
-    """Return the number that a word is; None for a word, for NaN and for what is beyond a float."""
-    if len(word) > _NUMBER_MAX_BYTES or not _NUMBER.fullmatch(word):
-        return None
-    value = float(word)
-    return value if math.isfinite(value) else None
+def options_of(checker: Checker) -> dict[str, bool | float]:
+    """Return what it was told."""
+    return msgspec.structs.asdict(checker)

@@ -19,7 +19,9 @@ FRAME_MAX_BYTES = 1 << 20
 INT_MAX_BYTES = 1792
 """Enough for the 4,300 digits that Python converts (sys.get_int_max_str_digits)."""
 
-_SIZE = struct.Struct(">I")
+SIZE = struct.Struct(">I")
+"""The length of a value or of a frame, before it."""
+
 _FLOAT = struct.Struct(">d")
 
 
@@ -39,7 +41,7 @@ def encode(value: Value, depth: int = 0) -> bytes:
         if size > INT_MAX_BYTES:
             raise FrameError("an integer of too many digits")
         number: bytes = value.to_bytes(size, "big", signed=True)
-        return b"i" + _SIZE.pack(size) + number
+        return b"i" + SIZE.pack(size) + number
     if kind is float:
         return b"d" + (_FLOAT.pack(math.nan) if value != value else _FLOAT.pack(value))
     if kind is str:
@@ -47,9 +49,9 @@ def encode(value: Value, depth: int = 0) -> bytes:
             text: bytes = value.encode()
         except UnicodeEncodeError:
             raise FrameError("a text with lone surrogates") from None
-        return b"s" + _SIZE.pack(len(text)) + text
+        return b"s" + SIZE.pack(len(text)) + text
     if kind is bytes:
-        return b"b" + _SIZE.pack(len(value)) + bytes(value)
+        return b"b" + SIZE.pack(len(value)) + bytes(value)
     return _encode_many(value, kind, depth)
 
 
@@ -63,7 +65,7 @@ def _encode_many(value: Value, kind: type, depth: int) -> bytes:
     else:
         raise FrameError("a value of type " + kind.__name__[:64])
     tag = {list: b"l", tuple: b"t", set: b"e", dict: b"m"}[kind]
-    return tag + _SIZE.pack(len(parts)) + b"".join(parts)
+    return tag + SIZE.pack(len(parts)) + b"".join(parts)
 
 
 def decode(data: bytes) -> Value:
@@ -90,7 +92,7 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[Value, int]:
         return value, at + 8
     if tag not in _SIZED or at + 4 > len(data):
         raise FrameError("a tag that is none")
-    size = _SIZE.unpack_from(data, at)[0]
+    size = SIZE.unpack_from(data, at)[0]
     at += 4
     if size > len(data) - at:
         raise FrameError("a length beyond the frame")
@@ -141,12 +143,16 @@ def frame(value: Value) -> bytes:
     content = encode(value)
     if len(content) > FRAME_MAX_BYTES:
         raise FrameError("a frame that is too large")
-    return _SIZE.pack(len(content)) + content
+    return SIZE.pack(len(content)) + content
 
 
 def frame_size(head: bytes) -> int:
     """Return how many bytes follow the first four of a frame. Raises FrameError when they are too many."""
-    size: int = _SIZE.unpack(head)[0]
+    size: int = SIZE.unpack(head)[0]
     if size > FRAME_MAX_BYTES:
         raise FrameError("a frame that is too large")
     return size
+
+
+RETURNED = encode(["returned", None])[:-1]
+"""How a shim's reply begins whose rest is the value that was returned."""

@@ -10,37 +10,23 @@ ingest process that never began is ours.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import trio
 
-import minisandbox
-from minisandbox.binds import Bind
 from minisandbox.errors import SandboxError
-from minisandbox.images.prefix import with_prefix
-from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Declared
-from minisandbox.judge.bench import cell_policy
 from minisandbox.judge.decide import sort_evidence
 from minisandbox.judge.evidence import Code, Evidence, evidence
 from minisandbox.judge.frames import FrameError, Value, decode, frame, frame_size
 from minisandbox.judge.ingest_program import CHUNK_BYTES
 from minisandbox.judge.spec import Artifact, Manifest
 from minisandbox.judge.store import Store
+from minisandbox.judge.warm import Warm, open_program
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.tree_stream import check_path, leads_out
 from minisandbox.spec import Limits
-
-PACKAGE = "/judge/minisandbox"
-BOOT = (
-    "import sys, types; package = types.ModuleType('minisandbox'); package.__path__ = ['" + PACKAGE + "'];"
-    " sys.modules['minisandbox'] = package; from minisandbox.judge.ingest_program import main; main()"
-)
-"""Imports our modules without the package's own, which would want what is not there."""
 
 LIMITS = Limits(
     wall_time_s=600.0,
@@ -52,7 +38,6 @@ LIMITS = Limits(
     open_files=16,
 )
 EVIDENCE_MAX = 2000
-_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
 
 Send = Callable[[Value], Awaitable[None]]
 Feed = Callable[[Send], Awaitable[None]]
@@ -63,14 +48,15 @@ class _BadAnswerError(Exception):
     """The ingest process said something that it never says by itself."""
 
 
-async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed: Feed) -> Manifest:
+async def ingest(
+    supervisor: Supervisor, store: Store, declared: Declared, feed: Feed, warm: Warm | None = None
+) -> Manifest:
     """Take a submission in and return its manifest; its blobs are in the store.
 
     Raises SandboxError when we failed. Cancelled: blobs may be left, which nothing names.
     """
-    rootfs = await toolbox(supervisor)
     outlet = _Outlet(store, declared)
-    async with _open_process(supervisor, rootfs) as process:
+    async with open_program("ingest_program", LIMITS, supervisor, warm) as process:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_feed, process, declared, feed, nursery.cancel_scope)
@@ -83,26 +69,6 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
             await process.kill()
             await process.wait()  # raises where its sandbox went first, which is no fault of the submission
     return outlet.manifest()
-
-
-async def toolbox(supervisor: Supervisor) -> Rootfs:
-    """Return the rootfs of our own tools: the host's, with the Python that runs this, if its user can reach it."""
-    host = await supervisor.find_rootfs("host")
-    shown = Path(sys.base_prefix).is_relative_to("/usr")
-    if shown or not os.access(_PYTHON, os.X_OK):
-        return host
-    return await trio.to_thread.run_sync(with_prefix, supervisor.state, host, Path(sys.base_prefix))
-
-
-@contextlib.asynccontextmanager
-async def _open_process(supervisor: Supervisor, rootfs: Rootfs) -> AsyncIterator[Process]:
-    package = Bind(source=Path(minisandbox.__file__).parent, target=PACKAGE)
-    async with supervisor.open_sandbox(
-        rootfs=rootfs, policy=cell_policy(), limits=LIMITS, binds=[package], hostname="ingest"
-    ) as sandbox:
-        python = _PYTHON if os.access(_PYTHON, os.X_OK) else "python3"
-        async with await sandbox.start([python, "-I", "-S", "-B", "-c", BOOT]) as process:
-            yield process
 
 
 async def _feed(process: Process, declared: Declared, feed: Feed, scope: trio.CancelScope) -> None:

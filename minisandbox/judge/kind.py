@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minisandbox.judge.assignment import Assignment, FunctionWork, ScriptWork, StateWork, StdioWork, SuiteWork, Work
+from minisandbox.judge.assignment import (
+    Assignment,
+    FunctionWork,
+    PerformanceWork,
+    ScriptWork,
+    StateWork,
+    StdioWork,
+    SuiteWork,
+    Work,
+)
 from minisandbox.judge.bench import Bench
 from minisandbox.judge.integrity import Cap
-from minisandbox.judge.kinds import function, script, state, stdio, suite
+from minisandbox.judge.kinds import function, performance, script, state, stdio, suite
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Plan
 
 
@@ -40,6 +49,7 @@ KINDS: dict[type[Work], Kind] = {
     SuiteWork: suite,
     ScriptWork: script,
     StateWork: state,
+    PerformanceWork: performance,
 }
 
 

@@ -3,7 +3,8 @@
 An entry is one line of canonical JSON. `this` is the digest of the entry without its signature, `prev` that of the one
 before. A second file, the head, says which entry is the last: so a ledger that was cut is noticed, too. It is written
 after the entry, so a process that dies at any byte leaves at most one torn line, which the next opening removes.
-It is never rewritten, and nothing that a submission wrote is in it but as text within JSON.
+The ledger is never rewritten, and nothing that a submission wrote is in it but as text within JSON. The head is, in
+place, by one write within a sector, which no death of a process and hardly any disk tears.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from minisandbox.judge.spec import canonical, digest_of
 
 LEDGER_NAME = "ledger.jsonl"
 HEAD_NAME = "head.json"
+HEAD_BYTES = 512
 GENESIS = "sha256:" + "0" * 64
 """What the first entry has as the one before it."""
 
@@ -59,6 +61,9 @@ class Ledger:
 
     def __init__(self, directory: Path, fd: int, signer: Signer, last: Entry | None) -> None:
         self._directory, self._fd, self._signer = directory, fd, signer
+        self._head_fd = -1
+        self._named = False
+        """Whether the directory, too, is on the disk, with the names of both files."""
         self._seq = 0 if last is None else last.seq + 1
         self._prev = GENESIS if last is None else last.this
 
@@ -95,32 +100,33 @@ class Ledger:
         line = memoryview(canonical(entry) + b"\n")
         while line:
             line = line[os.write(self._fd, line) :]
+        if durable:  # the entry before the head that names it, or a ledger that lost power would seem to be cut
+            os.fdatasync(self._fd)
+        self._write_head(entry)
         if durable:
-            os.fsync(self._fd)
-        self._write_head(entry, durable=durable)
+            self._sync_head()
         self._seq, self._prev = entry.seq + 1, entry.this
         return entry
 
-    def _write_head(self, entry: Entry, *, durable: bool) -> None:
+    def _write_head(self, entry: Entry) -> None:
         head = Head(seq=entry.seq, this=entry.this, sig=self._signer.sign(_head_text(entry.seq, entry.this)))
-        new = self._directory / (HEAD_NAME + ".new")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, canonical(head))
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        new.rename(self._directory / HEAD_NAME)
-        if durable:
+        if self._head_fd < 0:
+            self._head_fd = os.open(self._directory / HEAD_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._head_fd, canonical(head).ljust(HEAD_BYTES), 0)
+
+    def _sync_head(self) -> None:
+        os.fdatasync(self._head_fd)
+        if not self._named:
             with _directory_fd(self._directory) as directory_fd:
                 os.fsync(directory_fd)
+            self._named = True
 
     def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the files."""
+        for fd in (self._fd, self._head_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._head_fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -170,12 +176,18 @@ def _check_head(directory: Path, entries: list[Entry], verifier: Verifier) -> No
     """Check that the entry that was the last is there. More of them may follow: the head is written after them."""
     path, last = directory / LEDGER_NAME, len(entries)
     try:
-        head = msgspec.json.decode((directory / HEAD_NAME).read_bytes(), type=Head)
+        content = (directory / HEAD_NAME).read_bytes()
     except FileNotFoundError:
+        content = b""
+    except OSError as error:
+        raise LedgerError(f"{HEAD_NAME} beside it cannot be read", path, last) from error
+    if not content:
         if last > 1:
-            raise LedgerError(f"there is no {HEAD_NAME} beside it, which says where it ends", path, last) from None
+            raise LedgerError(f"there is no {HEAD_NAME} beside it, which says where it ends", path, last)
         return
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    try:
+        head = msgspec.json.decode(content, type=Head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LedgerError(f"{HEAD_NAME} beside it cannot be read", path, last) from error
     if not verifier.verify(_head_text(head.seq, head.this), head.sig):
         raise LedgerError(f"{HEAD_NAME} beside it is not signed by the judge's key", path, last)

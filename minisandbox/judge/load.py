@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from minisandbox.document import Document, read_document
 from minisandbox.errors import TaskError
 from minisandbox.judge.assignment import (
-    INFRA,
-    INNER_ROOT,
     Assignment,
     Call,
-    Declared,
-    Environment,
     External,
     FileCheck,
     FunctionWork,
@@ -25,7 +22,6 @@ from minisandbox.judge.assignment import (
     Program,
     RequestCheck,
     ScriptWork,
-    Service,
     StateWork,
     StdioWork,
     SuiteWork,
@@ -33,100 +29,22 @@ from minisandbox.judge.assignment import (
     TestCase,
     Work,
 )
-from minisandbox.judge.checkers import Checker, Exact, Tokens
-from minisandbox.judge.decide import Scoring
+from minisandbox.judge.checkers import Checker
 from minisandbox.judge.frames import FrameError, encode
-from minisandbox.judge.spec import Budget, Integrity
+from minisandbox.judge.tables import (
+    FunctionTable,
+    JudgeTable,
+    PerformanceTable,
+    ProgramTable,
+    ScriptTable,
+    StateTable,
+    StdioTable,
+    SuiteTable,
+)
+from minisandbox.judge.timing import PerformanceWork
 
 FILE_NAME = "judge.toml"
 MAX_TEST_BYTES = 64 << 20
-
-
-class _Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    file: str
-    language: str
-    convention: str = "testlib"
-
-
-class _Stdio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    language: str
-    source: str
-    tests: str = "tests"
-    checker: Checker = Tokens()
-    external: _Program | None = None
-    interactor: _Program | None = None
-
-
-class _Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: str
-    function: str
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    expected: Any = None
-    raises: str | None = None
-
-
-class _Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    module: str
-    tolerance: float | None = None
-    calls: list[_Call] = []
-
-
-class _Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    fail_to_pass: tuple[str, ...] = ()
-    pass_to_pass: tuple[str, ...] = ()
-    files: str = "files"
-    base: str | None = None
-    test_roots: tuple[str, ...] = ("tests",)
-    root: str = INNER_ROOT
-    paths: tuple[str, ...] = (".",)
-    python: str = "python3"
-    conftest: bool = False
-    plugins: tuple[str, ...] = ()
-    infra: tuple[str, ...] = INFRA
-
-
-class _Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    files: str = "tests"
-    command: tuple[str, ...] = ("/bin/bash", "/tests/test.sh")
-    rewards: tuple[str, ...] = ("reward",)
-    pass_at: float = 1.0
-    root: str = INNER_ROOT
-    user: str = "root"
-
-
-class _Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: str
-    path: str | None = None
-    port: int | None = None
-    request: str = ""
-    http: bool = False
-    within_s: float = 30.0
-    answer: str | None = None
-    checker: Checker = Exact()
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    checks: list[_Check]
-    services: tuple[Service, ...] = ()
-    root: str = INNER_ROOT
-
-
-class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says of a task that the judge must know."""
-
-    format: int
-    name: str
-    stdio: _Stdio | None = None
-    function: _Function | None = None
-    pytest: _Suite | None = None
-    script: _Script | None = None
-    state: _State | None = None
-    artifacts: Declared = Declared()
-    environment: Environment = Environment()
-    budget: Budget = Budget()
-    scoring: Scoring = Scoring.ALL
-    integrity: Integrity = Integrity.L4
 
 
 def load_task(directory: Path) -> Assignment:
@@ -160,22 +78,30 @@ def work_of(file: JudgeTable, directory: Path, document: Document) -> Work:
         "pytest": file.pytest,
         "script": file.script,
         "state": file.state,
+        "performance": file.performance,
     }
     given = [table for table in tables.values() if table is not None]
     if len(given) != 1:
         raise TaskError(f"a task has exactly one of {', '.join(f'[{name}]' for name in tables)}", document.path)
     table = given[0]
-    if isinstance(table, _Stdio):
+    if isinstance(table, StdioTable):
         return _stdio(table, directory, document)
-    if isinstance(table, _Function):
-        return _function(table, document)
-    if isinstance(table, _State):
-        return _state(table, document)
-    with document.at("pytest" if isinstance(table, _Suite) else "script"):
-        return _suite(table, directory, document) if isinstance(table, _Suite) else _script(table, directory, document)
+    if isinstance(table, FunctionTable):
+        with document.at("function"):
+            return _function(table, document)
+    if isinstance(table, StateTable):
+        with document.at("state"):
+            return _state(table, document)
+    if isinstance(table, PerformanceTable):
+        with document.at("performance"):
+            return _performance(table, directory, document)
+    with document.at("pytest" if isinstance(table, SuiteTable) else "script"):
+        return (
+            _suite(table, directory, document) if isinstance(table, SuiteTable) else _script(table, directory, document)
+        )
 
 
-def _state(table: _State, document: Document) -> StateWork:
+def _state(table: StateTable, document: Document) -> StateWork:
     checks: list[FileCheck | RequestCheck] = []
     for number, item in enumerate(table.checks):
         answer = None if item.answer is None else item.answer.encode()
@@ -199,18 +125,18 @@ def _state(table: _State, document: Document) -> StateWork:
     return StateWork(checks=tuple(checks), services=table.services, root=table.root)
 
 
-def _suite(table: _Suite, directory: Path, document: Document) -> SuiteWork:
+def _suite(table: SuiteTable, directory: Path, document: Document) -> SuiteWork:
     fields = msgspec.structs.asdict(table)
-    base = () if table.base is None else read_tree(directory / table.base)
+    base = () if table.base is None else read_tree(_inside(directory, table.base))
     if not table.fail_to_pass and not table.pass_to_pass:
         raise document.error(("pytest",), "there is no test: neither fail_to_pass nor pass_to_pass has one")
-    return SuiteWork(**{**fields, "files": read_tree(directory / table.files), "base": base})
+    return SuiteWork(**{**fields, "files": read_tree(_inside(directory, table.files)), "base": base})
 
 
-def _script(table: _Script, directory: Path, document: Document) -> ScriptWork:
+def _script(table: ScriptTable, directory: Path, document: Document) -> ScriptWork:
     if not table.rewards or len(set(table.rewards)) != len(table.rewards):
         raise document.error(("script", "rewards"), "there is no test: rewards needs names, each once")
-    return ScriptWork(**{**msgspec.structs.asdict(table), "files": read_tree(directory / table.files)})
+    return ScriptWork(**{**msgspec.structs.asdict(table), "files": read_tree(_inside(directory, table.files))})
 
 
 def read_tree(top: Path) -> tuple[TaskFile, ...]:
@@ -229,7 +155,7 @@ def read_tree(top: Path) -> tuple[TaskFile, ...]:
     return tuple(found)
 
 
-def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:
+def _stdio(table: StdioTable, directory: Path, document: Document) -> StdioWork:
     checker: Checker | External | Interactive = table.checker
     if table.external is not None and table.interactor is not None:
         raise document.error(("stdio",), "a task has one of external and interactor, not both")
@@ -237,8 +163,9 @@ def _stdio(table: _Stdio, directory: Path, document: Document) -> StdioWork:
         checker = External(program=_program(table.external, directory))
     if table.interactor is not None:
         checker = Interactive(program=_program(table.interactor, directory))
-    inputs = sorted((directory / table.tests).glob("*.in"))
-    answers = {path.stem: path for path in (directory / table.tests).glob("*.ans")}
+    tests = _inside(directory, table.tests)
+    inputs = sorted(tests.glob("*.in"))
+    answers = {path.stem: path for path in tests.glob("*.ans")}
     if not inputs:
         raise document.error(("stdio", "tests"), f"there is no test: no file *.in in {table.tests}")
     needs_answers = table.external is None and table.interactor is None
@@ -262,11 +189,11 @@ def _files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): _read(path) for path in paths}
 
 
-def _program(table: _Program, directory: Path) -> Program:
-    return Program(source=_read(directory / table.file), language=table.language, convention=table.convention)
+def _program(table: ProgramTable, directory: Path) -> Program:
+    return Program(source=_read(_inside(directory, table.file)), language=table.language, convention=table.convention)
 
 
-def _function(table: _Function, document: Document) -> FunctionWork:
+def _function(table: FunctionTable, document: Document) -> FunctionWork:
     if not table.calls:
         raise document.error(("function", "calls"), "there is no test: no calls")
     calls = []
@@ -288,9 +215,28 @@ def _function(table: _Function, document: Document) -> FunctionWork:
     return FunctionWork(module=table.module, calls=tuple(calls), tolerance=table.tolerance)
 
 
+def _performance(table: PerformanceTable, directory: Path, document: Document) -> PerformanceWork:
+    if not table.bounds or len({bound.id for bound in table.bounds}) != len(table.bounds):
+        raise document.error(("performance", "bounds"), "there is no test: no bounds, or two have one id")
+    sources = {name: _read(_inside(directory, getattr(table, name))) for name in ("reference", "inputs")}
+    return PerformanceWork(**{**msgspec.structs.asdict(table), **sources})
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """Return a path that a task names, below its directory. Raises TaskError for one that leads elsewhere."""
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise TaskError(f"{name!r} is not in the directory of the task", directory)
+    return path
+
+
 def _read(path: Path) -> bytes:
+    """Return a plain file, and wait for nothing. Raises TaskError for anything else."""
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise TaskError("neither a file nor a directory", path)
             content = file.read(MAX_TEST_BYTES + 1)
     except OSError as error:
         raise TaskError(f"cannot be read: {error.strerror}", path) from error

@@ -9,16 +9,18 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import trio
 
 from minisandbox.errors import SandboxError
 from minisandbox.images.rootfs import Rootfs
-from minisandbox.judge.assignment import Assignment
-from minisandbox.judge.bench import Bench
+from minisandbox.judge.assignment import Assignment, Declared
+from minisandbox.judge.bench import Bench, open_bench
 from minisandbox.judge.build import judge_version
 from minisandbox.judge.decide import Judgement, decide, passes_so_far
+from minisandbox.judge.ingest import Feed, ingest
 from minisandbox.judge.integrity import UNCERTIFIED, Cap
 from minisandbox.judge.kind import Kind, kind_of
 from minisandbox.judge.layout import fitting
@@ -35,6 +37,7 @@ from minisandbox.judge.verdict import (
     decision_sha256,
     reward_of,
 )
+from minisandbox.judge.warm import Warm
 from minisandbox.runtime.supervisor import Supervisor
 
 ATTEMPTS = 3
@@ -63,6 +66,8 @@ class Judge:
     penalty: PenaltyPolicy = field(default_factory=PenaltyPolicy)
     caps: tuple[Cap, ...] = ()
     """What lowers the integrity of all its verdicts: how it was started."""
+    warm: Warm | None = None
+    """What is kept warm for its cells, by whoever opened it."""
     at_once: int = 2
     """How many cells are run at once; no more than there are processors for them."""
 
@@ -81,16 +86,8 @@ class Judge:
             caps=self.caps,
             replay_of=replay_of,
         )
-        bench = Bench(
-            supervisor=self.supervisor,
-            rootfs=rootfs,
-            store=self.store,
-            assignment=assignment,
-            manifest=manifest,
-            seed=seed,
-        )
         with self.store.begin_ledger(episode) as ledger:
-            ledger.append("begin", begin, durable=True)
+            ledger.append("begin", begin)
             kind = kind_of(assignment)
             plan = kind.plan(assignment, manifest, seed)
             ledger.append("plan", plan)
@@ -98,15 +95,16 @@ class Judge:
             if manifest.rejected:
                 records = []
             elif wanted in (None, inputs.environment):
-                records = await _Run(kind, plan, bench, ledger, self.at_once).run()
+                async with open_bench(self.supervisor, self.store, assignment, manifest, seed, self.warm) as bench:
+                    records = await _Run(kind, plan, bench, ledger, self.at_once).run()
             else:
                 why = f"the rootfs is {inputs.environment}, not {wanted}"
                 records = [CellRecord(cell=cell.name, failure=why) for cell in plan.cells]
-            verdict = self._conclude(assignment, manifest, plan, records, inputs, kind, ledger)
+            verdict = await self._conclude(assignment, manifest, plan, records, inputs, kind, ledger)
         self.store.save_verdict(episode, verdict)
         return Judged(episode=episode, verdict=verdict)
 
-    def _conclude(
+    async def _conclude(
         self,
         assignment: Assignment,
         manifest: Manifest,
@@ -128,7 +126,9 @@ class Judge:
         )
         decision = decide(judgement, records)
         reward = reward_of(decision, self.penalty)
-        entry = ledger.append("decision", {"decision": decision, "reward": reward}, durable=True)
+        entry = await trio.to_thread.run_sync(  # a disk may take its time, and others are judged meanwhile
+            partial(ledger.append, "decision", {"decision": decision, "reward": reward}, durable=True)
+        )
         return Verdict(
             decision=decision,
             decision_sha256=decision_sha256(decision),
@@ -136,6 +136,10 @@ class Judge:
             reward=reward,
             chain=Chain(prev=entry.prev, this=entry.this, sig=entry.sig),
         )
+
+    async def take_in(self, declared: Declared, feed: Feed) -> Manifest:
+        """INGEST: return the manifest of a submission, whose blobs are in the store. Raises SandboxError."""
+        return await ingest(self.supervisor, self.store, declared, feed, self.warm)
 
     async def replay(self, episode: str) -> Replay:
         """Judge an episode again, by what its ledger says, and return both decisions."""

@@ -30,7 +30,7 @@ from minisandbox.errors import (
 from minisandbox.judge.assignment import Assignment, Declared
 from minisandbox.judge.build import judge_version
 from minisandbox.judge.connection import Connection
-from minisandbox.judge.ingest import Feed, Send, ingest
+from minisandbox.judge.ingest import Feed, Send
 from minisandbox.judge.integrity import SHARED_USER
 from minisandbox.judge.load import load_task
 from minisandbox.judge.messages import (
@@ -168,7 +168,7 @@ class Server:
     async def _judge(self, assignment: Assignment, connection: Connection) -> Given:
         upload = _Upload(connection, assignment.declared)
         async with self.room:
-            manifest = await ingest(self.judge.supervisor, self.judge.store, assignment.declared, upload.feed())
+            manifest = await self.judge.take_in(assignment.declared, upload.feed())
             await upload.skip()
             caps = self.judge.caps
             if connection.peer.uid == os.geteuid():

@@ -63,4 +63,5 @@ def main() -> None:
             reply = reply[os.write(replies_fd, reply) :]
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,6 +95,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.idle_s < math.inf or self.output_bytes < 1:
+            raise UsageError("idle_s is a time in seconds, greater than 0, and output_bytes 1 or more")
         self.limits()
 
     def limits(self) -> Limits:

@@ -118,13 +118,11 @@ class Store:
         raise UsageError(f"the ledger of episode {episode} has no entry {kind!r}: it was never judged to the end")
 
     def save_verdict(self, episode: str, verdict: Verdict) -> Path:
-        """Write the verdict beside its ledger, for those who read it."""
+        """Write the verdict beside its ledger, for those who read it; what must survive is in the ledger."""
         path = self.episode_path(episode) / VERDICT_NAME
         new = path.with_suffix(".new")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             file.write(msgspec.json.encode(verdict))
-            file.flush()
-            os.fsync(fd)
         new.rename(path)
         return path

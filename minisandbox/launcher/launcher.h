@@ -47,7 +47,7 @@ struct request {
 	uint64_t disk_bytes;  /* 0: the kernel's default for tmpfs */
 	uint64_t disk_inodes; /* 0: likewise */
 	uint64_t lifetime_ms; /* 0: none */
-	bool deterministic, host_network, pid_proc, terminal, trace, taints, by_path, pod;
+	bool deterministic, fixed_addresses, host_network, pid_proc, terminal, trace, taints, by_path, pod;
 	/* run, get, put */
 	struct fd_list stdio; /* stdin, stdout, stderr and more */
 	bool null_stdin;
@@ -198,6 +198,7 @@ void disk_seal(const struct host *host, pid_t init, const struct request *req, c
 
 /* ---- pin.c: what two deterministic sandboxes see alike */
 int pin_times(int directory_fd, const char *path);
+void pin_addresses(const struct reporter *to);
 void pin_start(const struct host *host, const struct reporter *to);
 
 /* ---- copy.c: layers copied into a disk of their own */

@@ -80,9 +80,16 @@ static int pin_clocks(const struct host *host)
 
 /* The address space of every command looks the same from here on; programs that gain rights at their start (setuid) undo
  * that (personality(2), "ADDR_NO_RANDOMIZE"). */
+void pin_addresses(const struct reporter *to)
+{
+	if (personality(ADDR_NO_RANDOMIZE) < 0)
+		fail(to, STAGE_PIN, -1, errno);
+}
+
 void pin_start(const struct host *host, const struct reporter *to)
 {
-	if (personality(ADDR_NO_RANDOMIZE) < 0 || pin_clocks(host) < 0)
+	pin_addresses(to);
+	if (pin_clocks(host) < 0)
 		fail(to, STAGE_PIN, -1, errno);
 	stage_done(to, STAGE_PIN);
 }

@@ -219,6 +219,8 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 	stage_done(&to, STAGE_CLONE);
 	if (req->deterministic)
 		pin_start(host, &to);
+	else if (req->fixed_addresses)
+		pin_addresses(&to);
 	if (!req->host_network && setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		fail(&to, STAGE_NETNS, -1, errno);
 	open_namespaces(host, &sandbox, &to);

@@ -78,6 +78,8 @@ static _Noreturn void child(const struct host *host, const struct slot *slot, co
 	command_set_rlimits(req, &to);
 	become_warm(&to);
 	(void)umask(022);
+	if (req->fixed_addresses)
+		pin_addresses(&to);
 	if (chdir(req->cwd) < 0)
 		fail(&to, STAGE_COMMAND_CWD, -1, errno);
 	command_exec(req, &to);

@@ -52,6 +52,7 @@ static const struct option OPTIONS[] = {
 	{ "lifetime-ms", KIND_NUMBER, BIT(START), AT(lifetime_ms), 1ull << 40, "init ends by itself after this" },
 	{ "host-network", KIND_FLAG, BIT(START), AT(host_network), 0, "stay in the host's network namespace" },
 	{ "deterministic", KIND_FLAG, BIT(START), AT(deterministic), 0, "pin addresses, clocks since boot, times of files" },
+	{ "fixed-addresses", KIND_FLAG, BIT(START) | BIT(WARM), AT(fixed_addresses), 0, "do not randomise addresses" },
 	{ "pid-proc", KIND_FLAG, BIT(START), AT(pid_proc), 0, "mount /proc with processes only" },
 	{ "taints", KIND_FLAG, BIT(START), AT(taints), 0, "what is inside may leave marks on the slot's user namespace" },
 	{ "terminal", KIND_FLAG, BIT(START) | BIT(GET), AT(terminal), 0, "a devpts of its own; the master of a new terminal" },

@@ -67,6 +67,7 @@ class Options:
             policy.capabilities,
             policy.network,
             policy.proc,
+            policy.addresses,
             limits.disk_bytes,
             limits.disk_inodes,
             self.binds,

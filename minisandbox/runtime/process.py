@@ -13,6 +13,7 @@ import signal
 import struct
 import termios
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,9 +21,9 @@ import trio
 
 from minisandbox.errors import SandboxError, StartError
 from minisandbox.kernel.descriptors import open_pipe, open_to_all
-from minisandbox.kernel.protocol import stage_name
+from minisandbox.kernel.protocol import Request, stage_name
 from minisandbox.runtime.accounting import count, make_result
-from minisandbox.runtime.command import Command, CommandSpec, common_request, run_request
+from minisandbox.runtime.command import Command, CommandSpec, MakeRequest, common_request, run_request
 from minisandbox.runtime.supervision import supervise
 from minisandbox.spec import ExitReason, Limits, Result
 
@@ -54,11 +55,8 @@ class LiveCommand:
         self._counted = False
         self._closed = False
 
-    async def _begin(self, stdio: list[int], *, new_terminal: bool) -> None:
-        request = run_request(self._command, self._spec, stdio)
-        if new_terminal:
-            request.words.insert(1, "--new-terminal")
-        await self._sandbox.start_command(self._command, request)
+    async def _begin(self, stdio: list[int], make_request: MakeRequest) -> None:
+        await self._sandbox.start_command(self._command, make_request(self._command, self._spec, stdio))
         trio.lowlevel.spawn_system_task(self._watch)
 
     async def _watch(self) -> None:
@@ -122,8 +120,8 @@ class Process(LiveCommand):
     stderr: trio.lowlevel.FdStream
 
     @classmethod
-    async def open(cls, sandbox: Sandbox, spec: CommandSpec) -> Process:
-        """Start a command."""
+    async def open(cls, sandbox: Sandbox, spec: CommandSpec, make_request: MakeRequest = run_request) -> Process:
+        """Start a command, as `make_request` asks for it."""
         process = cls(sandbox, spec)
         theirs: list[int] = []
         try:
@@ -133,7 +131,7 @@ class Process(LiveCommand):
                 theirs.append(their)
                 open_to_all(their)  # as in Pipes.add
                 setattr(process, name, trio.lowlevel.FdStream(ours))
-            await process._begin(theirs, new_terminal=False)
+            await process._begin(theirs, make_request)
         except BaseException:
             await process.aclose()
             raise
@@ -173,7 +171,7 @@ class Terminal(LiveCommand):
             fcntl.ioctl(master_fd, _TIOCSPTLCK, struct.pack("i", 0))  # a new one is locked (unlockpt(3))
             peer_fd = fcntl.ioctl(master_fd, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             try:
-                await terminal._begin([peer_fd] * 3, new_terminal=True)
+                await terminal._begin([peer_fd] * 3, _terminal_request)
             finally:
                 os.close(peer_fd)
         except BaseException:
@@ -213,6 +211,12 @@ class Terminal(LiveCommand):
             trio.lowlevel.notify_closing(self._master_fd)
             os.close(self._master_fd)
             self._master_fd = -1
+
+
+def _terminal_request(command: Command, spec: CommandSpec, stdio: Sequence[int]) -> Request:
+    request = run_request(command, spec, stdio)
+    request.words.insert(1, "--new-terminal")
+    return request
 
 
 async def _open_master(sandbox: Sandbox) -> int:

@@ -55,9 +55,9 @@ class Templated:
         """Open a template for the block: a Python of the rootfs that has done `preload` and waits to be forked.
 
         `preload` is code, a file of code (a Path), or names of modules; it is yours, never a workload's. All sandboxes
-        of the template show `binds`. `hash_seed` pins what all forks share. Raises TemplateError with the traceback
-        when the preload fails, DeadlineError after `deadline_s`, HostError for a user without subordinate ids. At the
-        end all its sandboxes are closed.
+        of the template show `binds`. `hash_seed` pins what all forks share, and addresses. Raises TemplateError with
+        the traceback when the preload fails, DeadlineError after `deadline_s`, HostError for a user without subordinate
+        ids. At the end all its sandboxes are closed.
         """
         supervisor = cast("Supervisor", self)
         supervisor.check_open()

@@ -55,6 +55,11 @@ class WarmSpec:
     limits: Limits
     deadline_s: float
 
+    @property
+    def pinned(self) -> bool:
+        """Whether addresses are not randomised: whoever gives a seed for hashes wants the same in another template."""
+        return "PYTHONHASHSEED" in self.env
+
 
 class WarmProcess:
     """A warm process from its request to its end. `ready` is set when it waits for orders, or never will."""
@@ -129,6 +134,8 @@ class WarmProcess:
             pipes = [null_fd, self._pipe(), self._pipe()]
             for fd in (*pipes, theirs.fileno(), *memfds):
                 request.descriptor("stdio", fd)
+            if spec.pinned:
+                request.flag("fixed-addresses")
             request.option("cwd", "/").option("rlimit", "core:1")
             request.words.extend(f"--env={name}={value}" for name, value in spec.env.items())
             await self.place.launcher.send(request.command([spec.python, "/proc/self/fd/5"]))

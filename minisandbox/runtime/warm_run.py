@@ -13,6 +13,7 @@ from minisandbox.errors import StartError, UsageError
 from minisandbox.kernel.protocol import Request, Stage, sealed_memfd, stage_name
 from minisandbox.runtime.command import Command, CommandSpec, OnData
 from minisandbox.runtime.pod import Place
+from minisandbox.runtime.process import Process
 from minisandbox.runtime.resolve import Streams, Wishes, look_up
 from minisandbox.runtime.standing import Standing, fork_request
 from minisandbox.runtime.text import check_path
@@ -67,15 +68,48 @@ class Warmed:
         what follows the name in sys.argv. `seed` seeds `random` and numpy; None takes the system's.
         Raises UsageError in a sandbox without a template, TemplateError or StartError when there is nothing to fork.
         """
-        sandbox = cast("Sandbox", self)
-        template = sandbox.options.template
-        if template is None:
-            raise UsageError("this sandbox has no warm process; open it with open_sandbox(template=...)")
+        sandbox, template = cast("Sandbox", self), self._template()
         kind, text, name = _program(code, file, call)
         wishes, streams = Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr)
         spec = await look_up(sandbox, [name, *argv], wishes, streams)
         words = ("" if seed is None else str(seed), kind, text)
         return await self._run_standing(spec, words) or await self._run_fork(template, spec, words)
+
+    async def start_warm(
+        self,
+        code: str | None = None,
+        *,
+        file: str | None = None,
+        call: str | None = None,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        user: str | int | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+    ) -> Process:
+        """Start Python in a fork of the template's warm process, and return it with live streams, as `start` does.
+
+        What is run is told as for `run_warm`.
+        """
+        sandbox, template = cast("Sandbox", self), self._template()
+        kind, text, name = _program(code, file, call)
+        spec = await look_up(sandbox, [name, *argv], Wishes(env, cwd, user, limits), Streams())
+        await self.drop_standing()  # its streams are not live
+        warm = await template.ensure()
+        words = ("" if seed is None else str(seed), kind, text)
+        payload_fd = sealed_memfd("payload", _order(spec, words, ""))
+        try:
+            ask = partial(_fork_request, sandbox.filter_fds, warm.socket_fd, payload_fd)
+            return await Process.open(sandbox, spec, ask)
+        finally:
+            os.close(payload_fd)
+
+    def _template(self) -> Template:
+        template = cast("Sandbox", self).options.template
+        if template is None:
+            raise UsageError("this sandbox has no warm process; open it with open_sandbox(template=...)")
+        return template
 
     async def _run_standing(self, spec: CommandSpec, words: Sequence[str]) -> Result | None:
         """Let the fork that stands by run it. Returns None when there is none that can, or it was gone."""

@@ -13,6 +13,7 @@ from minisandbox.errors import SandboxError
 from minisandbox.images.rootfs import build_rootfs
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store
+from minisandbox.judge.warm import open_warm
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.tasks.certificate import Certificate, Finding, Status, certificate_of
 from minisandbox.tasks.checks import candidates, leaks, outputs, runs, statements, variations
@@ -76,12 +77,13 @@ async def check_task(
     rootfs = await trio.to_thread.run_sync(build_rootfs, supervisor.state, task.assignment.environment.rootfs)
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="minisandbox-check-") as folder:
-        judge = Judge(supervisor=supervisor, store=Store.open(Path(folder, "judge")))
-        case = Case(workshop=Workshop(judge, task, runs), origin=origin)
-        for check in CHECKS:
-            finding = await _make(check, case)
-            findings.append(finding)
-            tell(finding)
+        async with open_warm(supervisor) as warm:
+            judge = Judge(supervisor=supervisor, store=Store.open(Path(folder, "judge")), warm=warm)
+            case = Case(workshop=Workshop(judge, task, runs), origin=origin)
+            for check in CHECKS:
+                finding = await _make(check, case)
+                findings.append(finding)
+                tell(finding)
     return certificate_of(
         task=task.digest, rootfs=rootfs.digest, runs=runs, integrity=case.integrity, findings=findings
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from minisandbox.judge.assignment import FunctionWork, ScriptWork, StdioWork
+from minisandbox.judge.assignment import FunctionWork, PerformanceWork, ScriptWork, StdioWork
 from minisandbox.judge.frames import decode
 from minisandbox.tasks.task import File, Files, Task
 
@@ -90,10 +90,11 @@ HACK_NAMES = frozenset({"looks for answers", "says OK", "prints every file"})
 def stubs_of(task: Task, solution: Files) -> dict[str, Files]:
     """Return submissions that solve nothing, by what they do; `solution` is what the right one has."""
     work = task.assignment.work
-    if isinstance(work, FunctionWork):
-        names = sorted({call.function for call in work.calls})
+    if isinstance(work, FunctionWork | PerformanceWork):
+        names = _functions(work)
         made = {name: _module(names, body) for name, body in _BODIES.items()}
-        made["returns the answer of the first test"] = _constant(work, names)
+        if isinstance(work, FunctionWork):
+            made["returns the answer of the first test"] = _constant(work, names)
         return {name: _at(work, text) for name, text in {**made, **_MODULES}.items()}
     if isinstance(work, StdioWork):
         programs = _PROGRAMS.get(work.language, {"is empty": ""})
@@ -105,8 +106,8 @@ def stubs_of(task: Task, solution: Files) -> dict[str, Files]:
 def hacks_of(task: Task, solution: Files) -> dict[str, Files]:
     """Return submissions that try to pass without solving anything; `solution` is what the right one has."""
     work = task.assignment.work
-    if isinstance(work, FunctionWork):
-        names = sorted({call.function for call in work.calls})
+    if isinstance(work, FunctionWork | PerformanceWork):
+        names = _functions(work)
         return {
             name: _at(work, "".join(f"def {each.rpartition('.')[2]}(*args, **kwargs):\n{body}" for each in names))
             for name, body in _HACKS.items()
@@ -128,6 +129,10 @@ def hacks_of(task: Task, solution: Files) -> dict[str, Files]:
     return {name: files for name, files in hacks.items() if files}
 
 
+def _functions(work: FunctionWork | PerformanceWork) -> list[str]:
+    return [work.function] if isinstance(work, PerformanceWork) else sorted({call.function for call in work.calls})
+
+
 def _module(names: list[str], body: str) -> str:
     functions = "".join(f"def {name.rpartition('.')[2]}(*args, **kwargs):\n    {body}\n" for name in names)
     return (_ALWAYS_EQUAL if "E(1)" in body else "") + functions
@@ -137,5 +142,5 @@ def _constant(work: FunctionWork, names: list[str]) -> str:
     return _module(names, f"return {decode(work.calls[0].expected)!r}") if len(work.calls) > 1 else ""
 
 
-def _at(work: FunctionWork, text: str) -> Files:
+def _at(work: FunctionWork | PerformanceWork, text: str) -> Files:
     return {work.module.replace(".", "/") + ".py": File(content=text.encode())}

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from minisandbox.judge.load import JudgeTable
+from minisandbox.judge.tables import JudgeTable
 
 
 class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,6 @@ import msgspec
 import trio
 
 from minisandbox.judge.assignment import Assignment
-from minisandbox.judge.ingest import ingest
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Artifact, Manifest
@@ -71,7 +70,7 @@ class Workshop:
                 said = (result.stderr or result.stdout)[-300:].decode(errors="backslashreplace")
                 raise SolveFailedError(f"{SOLVE} ended with {result.exit_reason.value} {result.exit_code}: {said}")
             await seal(sandbox)
-            return await ingest(self.judge.supervisor, self.judge.store, declared, feed_sandbox(sandbox, declared))
+            return await self.judge.take_in(declared, feed_sandbox(sandbox, declared))
 
     def open_environment(self) -> AbstractAsyncContextManager[Sandbox]:
         """Open a sandbox as whoever solves the task finds it."""

@@ -12,6 +12,7 @@ from minisandbox.judge.assignment import FunctionWork, ScriptWork, StdioWork, Ta
 from minisandbox.judge.layout import TaskArchive
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.spec import ExitReason, Limits, Result
+from tests.judge import timed_tasks
 from tests.judge.test_suite import WORK as SUITE
 
 SCRIPT = """answer=0
@@ -37,6 +38,7 @@ TASKS: dict[str, Work] = {
         source="main.py",
         cases=tuple(TestCase(id=given.decode(), input=given, answer=answer) for given, answer in CASES),
     ),
+    "performance": timed_tasks.TASK,
     "script": ScriptWork(
         files=(
             TaskFile(path="test.sh", content=SCRIPT.encode()),
@@ -114,6 +116,9 @@ async def wins(hack: Hack, sandbox: Sandbox) -> bool:
         return _failed_to_judge(result) if hack.naive == "infrastructure" else result.ok
     if hack.kind == "stdio":
         return await _stdio_wins(hack, sandbox)
+    if hack.kind == "performance":
+        await prepare(sandbox, hack.files)
+        return await timed_tasks.is_fooled(hack.naive or "", sandbox, LIMITS)
     script = TASKS["script"]
     assert isinstance(script, ScriptWork)
     await prepare(sandbox, hack.files, {"/tests": script.files})

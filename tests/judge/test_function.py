@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minisandbox.judge.assignment import FunctionWork, call
+from minisandbox.judge.comparing import is_same
 from minisandbox.judge.evidence import Code
-from minisandbox.judge.kinds.function import is_same
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
 from tests.judge.submissions import decision, judged
@@ -57,6 +57,13 @@ CHEATS = {
     "says what it was not asked": (
         "import os\nfrom frames import frame\nfor fd in range(3, 9):\n try: os.write(fd, frame(['returned', 6]) * 9)\n"
         " except OSError: pass\ndef double(x): return 6\n",
+        Outcome.RTE,
+    ),
+    "answers the last call twice": (
+        "import os\nfrom frames import frame\ndef double(x):\n"
+        " for fd in range(3, 9) if x is None else ():\n"
+        "  try: os.write(fd, frame(['raised', ['TypeError'], '']))\n  except OSError: pass\n"
+        " return x + x\n",
         Outcome.RTE,
     ),
     "writes no frame": (

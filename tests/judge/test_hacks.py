@@ -30,7 +30,13 @@ CORPUS = {
 HACKS = {name: hack for name, hack in sorted(CORPUS.items()) if hack.row is not None}
 HONEST = {name: hack for name, hack in sorted(CORPUS.items()) if hack.row is None}
 
-CLAIMS = {"pytest": Integrity.L3, "function": Integrity.L4, "stdio": Integrity.L4, "script": Integrity.L1}
+CLAIMS = {
+    "pytest": Integrity.L3,
+    "function": Integrity.L4,
+    "stdio": Integrity.L4,
+    "script": Integrity.L1,
+    "performance": Integrity.L4,
+}
 BEYOND = frozenset({"plausible-constants"})
 """Who tells a mirror from a test passes at L3, which the manual says. It is none where L4 is asked for."""
 

@@ -9,8 +9,8 @@ import pytest
 from minisandbox.judge.assignment import Assignment, ScriptWork, TaskFile
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.evidence import Code
-from minisandbox.judge.kinds.script import BadRewardError, read_rewards
 from minisandbox.judge.pipeline import Judge
+from minisandbox.judge.rewards import BadRewardError, read_rewards
 from minisandbox.judge.spec import Integrity, Outcome
 from tests.judge.submissions import BUDGET, decision, judged, take_in, write_files
 

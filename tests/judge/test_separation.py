@@ -13,9 +13,11 @@ import trio
 import minisandbox
 from minisandbox.errors import StateError
 from minisandbox.judge.assignment import StdioWork, TestCase
+from minisandbox.judge.driver import LIMITS
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
 from minisandbox.judge.store import Store
+from minisandbox.judge.warm import open_program, open_warm
 from tests.judge.submissions import DEADLINE_S, decision
 
 SECRET = b"the expected answer is 8715309"
@@ -94,6 +96,23 @@ async def test_a_submission_finds_nothing(judge: Judge, tmp_path: Path) -> None:
 
     assert Outcome.WA is made.verdict
     assert Outcome.AC is nothing.verdict
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+async def test_a_driver_finds_nothing(judge: Judge, is_warm: bool) -> None:
+    """Whoever takes over what reads answers is where neither key nor ledger nor other tasks are, nor a network."""
+    judge.store.put(SECRET)
+    with trio.fail_after(DEADLINE_S):
+        async with open_warm(judge.supervisor) as warm:
+            opening = open_program("driver_program", LIMITS, judge.supervisor, warm if is_warm else None)
+            async with opening as process:
+                sandbox = process._sandbox
+                await sandbox.write_file("/tmp/search.py", search(judge.store).encode())
+                found = await sandbox.run(["python3", "/tmp/search.py"])
+                network = await sandbox.run("cat /proc/self/net/route")
+
+    assert b"found: []\n" == found.stdout, found.stderr
+    assert 1 == len(network.stdout.splitlines())
 
 
 def test_the_judges_directory_is_its_own(tmp_path: Path) -> None:

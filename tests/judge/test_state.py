@@ -8,7 +8,7 @@ import pytest
 
 from minisandbox.judge.assignment import FileCheck, RequestCheck, Service, StateWork
 from minisandbox.judge.checkers import Tokens
-from minisandbox.judge.kinds.state import body_of
+from minisandbox.judge.driver_program import body_of
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
 from tests.judge.submissions import decision

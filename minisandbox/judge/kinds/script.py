@@ -8,17 +8,15 @@ itself runs of a submission can write that file as well, so a verdict is worth n
 from __future__ import annotations
 
 import errno
-import json
-import math
-import re
-from typing import Any
 
 from minisandbox.errors import FileTransferError, UsageError
 from minisandbox.judge.assignment import Assignment, ScriptWork
 from minisandbox.judge.bench import Bench, outcome_of
-from minisandbox.judge.evidence import Code, Evidence, evidence
+from minisandbox.judge.driver_program import NONE
+from minisandbox.judge.evidence import Code, evidence
 from minisandbox.judge.idle import guarding
 from minisandbox.judge.integrity import Cap
+from minisandbox.judge.rewards import REWARD_MAX_BYTES
 from minisandbox.judge.seal import seal
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.runtime.sandbox import Sandbox
@@ -29,12 +27,6 @@ MAIN_CELL = "script"
 TESTS = "/tests"
 REWARDS = "/logs/verifier"
 NAMES = ("reward.txt", "reward.json")
-REWARD_MAX_BYTES = 4096
-_NUMBER = re.compile(rb"\s*\+?([0-9]{1,20}\.?[0-9]{0,40}|\.[0-9]{1,40})\s*")
-
-
-class BadRewardError(ValueError):
-    """A reward that is none."""
 
 
 def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
@@ -63,14 +55,15 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
         await seal(sandbox)
         written = {name: await _read(sandbox, f"{REWARDS}/{name}") for name in NAMES}
     ended = outcome_of(result, guard)
-    found: tuple[Evidence, ...] = ()
-    try:
-        rewards = read_rewards(written["reward.txt"], written["reward.json"], work.rewards)
-        tests = tuple(_test(name, rewards[name], work.pass_at) for name in work.rewards)
-    except BadRewardError as error:
+    marks = await bench.driver.ask(["rewards", work.rewards, *written.values()], len(work.rewards))
+    bad = tuple({note for grade, _, note in marks if grade == NONE})
+    if bad:
         ended = ended if ended is not Outcome.AC else Outcome.RTE
         tests = tuple(TestRecord(id=name, outcome=ended) for name in work.rewards)
-        found = (evidence(Code.E25_BAD_REWARD, cell=cell.name, paths=(str(error),)),)
+    else:
+        worths = zip(work.rewards, marks, strict=True)
+        tests = tuple(_test(name, worth, work.pass_at) for name, (_, worth, _) in worths)
+    found = (evidence(Code.E25_BAD_REWARD, cell=cell.name, paths=bad),) if bad else ()
     if ended not in (Outcome.AC, Outcome.RTE):  # it was not let finish: nothing that is there is its last word
         tests = tuple(TestRecord(id=name, outcome=ended) for name in work.rewards)
     note = result.stdout[-2000:].decode(errors="replace")
@@ -83,57 +76,6 @@ async def _read(sandbox: Sandbox, path: str) -> bytes | None:
         return await sandbox.read_file(path, max_bytes=REWARD_MAX_BYTES)
     except FileTransferError as error:
         return None if error.errno == errno.ENOENT else b"?"
-
-
-def read_rewards(text: bytes | None, document: bytes | None, names: tuple[str, ...]) -> dict[str, float]:
-    """Return the rewards of both files, of exactly these names. Raises BadRewardError for anything doubtful."""
-    if text is None and document is None:
-        raise BadRewardError("no reward was written")
-    rewards: dict[str, float] = {}
-    if document is not None:
-        rewards = _of_json(document)
-        if set(rewards) != set(names):
-            raise BadRewardError("reward.json has other names than the task")
-    if text is not None:
-        if len(names) != 1:
-            raise BadRewardError("reward.txt has one number, and the task more names")
-        value = _of_text(text)
-        if rewards.get(names[0], value) != value:
-            raise BadRewardError("reward.txt and reward.json differ")
-        rewards[names[0]] = value
-    return rewards
-
-
-def _of_text(text: bytes) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise BadRewardError("reward.txt is no number")
-    return _checked(float(text))
-
-
-def _of_json(document: bytes) -> dict[str, float]:
-    try:
-        value = json.loads(document.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:  # also what is no UTF-8
-        raise BadRewardError(error.args[0] if isinstance(error, BadRewardError) else "reward.json is no JSON") from None
-    if type(value) is not dict or not all(type(number) in (int, float) for number in value.values()):
-        raise BadRewardError("reward.json is no object of numbers")
-    return {name: _checked(number) for name, number in value.items()}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise BadRewardError("reward.json has a name twice")
-    return dict(pairs)
-
-
-def _refuse(name: str) -> None:
-    raise BadRewardError(f"reward.json has {name}")
-
-
-def _checked(number: float) -> float:
-    if not 0 <= number <= 1 or not math.isfinite(number):
-        raise BadRewardError("a reward is from 0 to 1")
-    return float(number)
 
 
 def _test(name: str, reward: float, pass_at: float) -> TestRecord:

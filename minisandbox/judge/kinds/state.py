@@ -1,8 +1,8 @@
 """The kind *state*: what a submission left is looked at: files, and the answers of services that are started from it.
 
-Files are compared out here. Services are started from the artifacts in a cell, since all that ran in an episode was
-killed; a client of ours, another user of the cell, asks them, and its answers are compared out here as well. What is
-expected is in no cell.
+Files are compared by the driver. Services are started from the artifacts in a cell, since all that ran in an episode
+was killed; a client of ours, another user of the cell, asks them, and their answers are compared by the driver as well.
+What is expected is in no cell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import trio
 from minisandbox.errors import CommandNotExecutableError, CommandNotFoundError
 from minisandbox.judge.assignment import Assignment, FileCheck, RequestCheck, StateWork
 from minisandbox.judge.bench import Bench
-from minisandbox.judge.checkers import accepts
 from minisandbox.judge.integrity import Cap
 from minisandbox.judge.spec import Cell, CellRecord, Integrity, Manifest, Outcome, Plan, TestRecord
 from minisandbox.runtime.process import Process
@@ -64,7 +63,7 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
     """Compare the files, or start the services and ask them."""
     work = _work(bench.assignment)
     if cell.name == FILES_CELL:
-        found = [_look(check, bench) for check in work.checks if isinstance(check, FileCheck)]
+        found = [await _look(check, bench) for check in work.checks if isinstance(check, FileCheck)]
         return CellRecord(cell=cell.name, tests=tuple(found))
     tests: list[TestRecord] = []
     async with bench.open_cell(bench.assignment.budget) as sandbox:
@@ -77,18 +76,19 @@ async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
                     nursery.start_soon(_discard, process)
             for check in work.checks:
                 if isinstance(check, RequestCheck):
-                    tests.append(await _ask(check, sandbox))
+                    tests.append(await _ask(check, sandbox, bench))
             await sandbox.kill_all()
             nursery.cancel_scope.cancel()
     return CellRecord(cell=cell.name, tests=tuple(tests))
 
 
-def _look(check: FileCheck, bench: Bench) -> TestRecord:
+async def _look(check: FileCheck, bench: Bench) -> TestRecord:
     """Compare a file of the submission; a link is none."""
     found = next((file for file in bench.manifest.files if file.path == check.path and not file.link), None)
     if found is None:
         return TestRecord(id=check.id, outcome=Outcome.WA)
-    is_right = check.answer is None or accepts(check.checker, bench.store.get(found.sha256), check.answer)
+    content = bench.store.get(found.sha256)
+    is_right = check.answer is None or await bench.driver.accepts(check.checker, content, check.answer)
     return TestRecord(id=check.id, outcome=Outcome.AC if is_right else Outcome.WA)
 
 
@@ -102,21 +102,13 @@ async def _start(
         return None
 
 
-async def _ask(check: RequestCheck, sandbox: Sandbox) -> TestRecord:
+async def _ask(check: RequestCheck, sandbox: Sandbox, bench: Bench) -> TestRecord:
     command = ["python3", "-I", "-S", "-B", "-c", CLIENT, str(check.port), str(check.within_s)]
     result = await sandbox.run(command, stdin=check.request, user="root")
     if not result.ok or len(result.stdout) > REPLY_MAX_BYTES:
         return TestRecord(id=check.id, outcome=Outcome.RTE)
-    reply = body_of(result.stdout) if check.http else result.stdout
-    is_right = reply is not None and accepts(check.checker, reply, check.answer)
+    is_right = await bench.driver.accepts(check.checker, result.stdout, check.answer, http=check.http)
     return TestRecord(id=check.id, outcome=Outcome.AC if is_right else Outcome.WA)
-
-
-def body_of(reply: bytes) -> bytes | None:
-    """Return what an HTTP reply says, as it was asked for by HTTP/1.0; None unless its status is 200."""
-    head, _, body = reply.partition(b"\r\n\r\n")
-    status = head.split(b"\r\n", 1)[0].split(b" ")
-    return body if len(status) >= 2 and status[0].startswith(b"HTTP/1.") and status[1] == b"200" else None
 
 
 async def _discard(process: Process) -> None:

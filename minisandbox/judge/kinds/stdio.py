@@ -1,7 +1,7 @@
 """The kind *stdio*: a program reads an input and writes an answer; each input in a sandbox of its own.
 
-Inputs go in by the standard input, and what comes out is compared out here: expected answers are in no sandbox that
-runs the submission. A language that is compiled is so in a cell before, whose product is taken out as bytes.
+Inputs go in by the standard input, and what comes out is compared by the driver: expected answers are in no sandbox
+that runs the submission. A language that is compiled is so in a cell before, whose product is taken out as bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from minisandbox.errors import CommandNotExecutableError, CommandNotFoundError, FileTransferError, UsageError
 from minisandbox.judge.assignment import INNER_ROOT, Assignment, External, Interactive, StdioWork, TestCase
 from minisandbox.judge.bench import Bench, outcome_of
-from minisandbox.judge.checkers import accepts
 from minisandbox.judge.external import check, interact
 from minisandbox.judge.idle import guarding
 from minisandbox.judge.integrity import Cap
@@ -104,7 +103,7 @@ async def _check(case: TestCase, output: bytes, bench: Bench) -> Outcome:
         return Outcome.AC
     if isinstance(checker, External):
         return await check(checker.program, case, output, bench)
-    return Outcome.AC if accepts(checker, output, case.answer) else Outcome.WA
+    return Outcome.AC if await bench.driver.accepts(checker, output, case.answer) else Outcome.WA
 
 
 def _work(assignment: Assignment) -> StdioWork:

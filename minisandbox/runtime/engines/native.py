@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from minisandbox.binds import Bind
 from minisandbox.kernel.protocol import Request
-from minisandbox.policy import Network, Policy, Proc
+from minisandbox.policy import Addresses, Network, Policy, Proc
 from minisandbox.spec import Limits
 
 HARMLESS = frozenset(
@@ -103,6 +103,7 @@ def start_request(spec: StartSpec) -> Request:
         "taints": not spec.policy.seccomp or not spec.policy.capabilities <= HARMLESS,
         "trace": spec.trace,
         "deterministic": spec.deterministic,
+        "fixed-addresses": spec.policy.addresses is Addresses.FIXED,
     }
     for name, on in flags.items():
         if on:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from minisandbox.errors import UsageError
-from minisandbox.images.rootfs import build_rootfs
 from minisandbox.judge.assignment import External, FunctionWork, Interactive, StdioWork, TestCase
-from minisandbox.judge.bench import Bench
+from minisandbox.judge.bench import open_bench
 from minisandbox.judge.checkers import Exact, accepts
 from minisandbox.judge.external import check
 from minisandbox.judge.spec import Manifest, Outcome
@@ -66,16 +65,8 @@ async def _accepts(case: Case, work: StdioWork, test: TestCase, output: bytes) -
     if not isinstance(work.checker, External):
         return accepts(work.checker, output, test.answer)
     judge = case.workshop.judge
-    rootfs = build_rootfs(judge.supervisor.state, case.task.assignment.environment.rootfs)
-    bench = Bench(
-        supervisor=judge.supervisor,
-        rootfs=rootfs,
-        store=judge.store,
-        assignment=case.task.assignment,
-        manifest=Manifest(),
-        seed=b"",
-    )
-    return await check(work.checker.program, test, output, bench) is Outcome.AC
+    async with open_bench(judge.supervisor, judge.store, case.task.assignment, Manifest(), b"") as bench:
+        return await check(work.checker.program, test, output, bench) is Outcome.AC
 
 
 async def answers_differ(case: Case) -> Report:

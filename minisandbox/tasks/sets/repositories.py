@@ -16,10 +16,10 @@ import trio
 
 from minisandbox.errors import UsageError
 from minisandbox.judge.assignment import Assignment, Declared, Environment, SuiteWork, TaskFile
-from minisandbox.judge.bench import Bench
+from minisandbox.judge.bench import open_bench
 from minisandbox.judge.kinds import suite
 from minisandbox.judge.pipeline import Judge
-from minisandbox.judge.spec import Budget, Cell, Integrity, Manifest, Outcome
+from minisandbox.judge.spec import Budget, Cell, Integrity, Outcome
 from minisandbox.judge.suite_cell import SuiteRun, run_suite
 from minisandbox.tasks.sets.bugs import PACKAGE, Bug, bugs_of  # noqa: F401
 from minisandbox.tasks.sets.sdists import SDISTS, Release, Sdist, fetch
@@ -174,19 +174,10 @@ class Survey:
         assert isinstance(assignment.work, SuiteWork)
         whole = tuple(path for path in self._release.tests if re.fullmatch(r"(?:.*/)?test_[^/]*\.py", path))
         run = SuiteRun(tests=(), whole=whole, files=assignment.work.files, base=(), manifest=manifest, key=b"survey")
-        record = await run_suite(Cell(name="survey"), run, assignment.work, await self._bench(assignment, manifest))
+        judge = self._judge
+        async with open_bench(judge.supervisor, judge.store, assignment, manifest, b"") as bench:
+            record = await run_suite(Cell(name="survey"), run, assignment.work, bench)
         return {test.id: test.outcome for test in record.tests if not test.id.startswith(sdist.left_out or ("::",))}
-
-    async def _bench(self, assignment: Assignment, manifest: Manifest) -> Bench:
-        supervisor = self._judge.supervisor
-        return Bench(
-            supervisor=supervisor,
-            rootfs=await supervisor.find_rootfs(self._rootfs),
-            store=self._judge.store,
-            assignment=assignment,
-            manifest=manifest,
-            seed=b"",
-        )
 
     async def _refuse_installed(self) -> None:
         """Raise UsageError where the environment has the package: that would be tested, and be the solution."""
