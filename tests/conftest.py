@@ -36,8 +36,9 @@ NEEDS_ROOT = "needs root"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let all tests be run with one engine."""
+    """Let all tests be run with one engine, and the decisions of the judge be repeated as often as they must hold."""
     parser.addoption("--engine", choices=list(ENGINES), help="make all containers with this engine")
+    parser.addoption("--determinism", type=int, default=2, help="judge each of 60 submissions so often", metavar="N")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

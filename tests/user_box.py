@@ -19,11 +19,13 @@ ROOT = Path(__file__).parents[1]
 PR_SET_DUMPABLE = 4
 FIRST_SUBORDINATE, SUBORDINATES = 1_000_000, 65536
 
+IMPORT = f"import sys; sys.path.append({str(ROOT / 'tests')!r}); import user_box\n"
+"""Imports this module where a package that is installed may be called `tests`, too."""
+
 _PROGRAM = """
 import sys
 from pathlib import Path
 import trio, minisandbox, minisandbox.cli.main, minisandbox.runtime.doctor, rich.console, rich.text, encodings.idna
-from tests import user_box
 user_box.become(int(sys.argv[1]))
 if sys.argv[2]:
     user_box.have_subordinates(Path(sys.argv[2]))
@@ -48,7 +50,7 @@ class UserBox:
         words = [str(self.uid), str(self.mappers or ""), *arguments]
         joined = f"open({str(self.group / 'cgroup.procs')!r}, 'w').write('0')\n" if self.group else ""
         return subprocess.run(
-            [sys.executable, "-c", joined + _PROGRAM + program, *words],
+            [sys.executable, "-c", joined + IMPORT + _PROGRAM + program, *words],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(self.home), "LANG": "C.UTF-8"},
             cwd="/",
             capture_output=True,

@@ -7,6 +7,7 @@ Its input are questions, from the judge; its output are marks of a fixed form, w
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import struct
@@ -28,6 +29,8 @@ MARK = struct.Struct(">BdB")
 """A mark: what it says, what it is worth, and the length of a note, in ASCII, that follows."""
 
 NOTE_MAX = 200
+MOST_KINDS = 2
+"""Of how many kinds an exception may be: `class Missing(AttributeError, KeyError)` is honest."""
 
 Mark = tuple[int, float, str]
 
@@ -71,10 +74,20 @@ def _mark_reply(tolerance: float | None, expected: bytes, raises: str | None, re
         case ["raised", [*names], str(note)] if names and all(type(name) is str for name in names):
             if raises is None:
                 return FAILED, 0.0, note
-            return (RIGHT if raises in names else WRONG), 0.0, note
+            return (RIGHT if is_raised(raises, names) else WRONG), 0.0, note
         case ["not plain", str(note)]:
             return NOT_PLAIN, 0.0, note
     return NONE, 0.0, ""
+
+
+def is_raised(wanted: str, names: list[str]) -> bool:
+    """Return whether an exception, by the names of its class and the classes above it, is one of those wanted.
+
+    One that is of several kinds that Python has, more than honest ones are, is none: it was made to fit whatever comes.
+    """
+    kinds = [kind for name in names if isinstance(kind := getattr(builtins, name, None), type)]
+    lowest = {kind for kind in kinds if not any(other is not kind and issubclass(other, kind) for other in kinds)}
+    return wanted in names and len(lowest) <= MOST_KINDS
 
 
 def mark_rewards(names: tuple[str, ...], text: bytes | None, document: bytes | None) -> list[Mark]:

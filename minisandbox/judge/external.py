@@ -37,15 +37,27 @@ _OVER = frozenset({Outcome.TLE, Outcome.ILE, Outcome.MLE, Outcome.OLE})
 
 
 async def check(program: Program, case: TestCase, output: bytes, bench: Bench) -> Outcome:
-    """Return what a checker says of an output. Raises UsageError when it says nothing."""
+    """Return what a checker says of an output. Raises UsageError when it says nothing.
+
+    An output that breaks it each time is wrong where the answer does not: else to break it would be a way to no score.
+    """
+    result = await _run_checker(program, case, output, bench)
+    if not _says(program, result):
+        again = await _run_checker(program, case, output, bench)
+        control = await _run_checker(program, case, case.answer, bench)
+        if not _says(program, again) and _says(program, control):
+            return Outcome.WA
+        result = again
+    return _answer(program, result)
+
+
+async def _run_checker(program: Program, case: TestCase, output: bytes, bench: Bench) -> Result:
     async with _open(program, case, bench) as sandbox:
         command = _command(program)
         if program.convention == "kattis":
-            result = await sandbox.run([*command, INPUT, ANSWER, FEEDBACK], stdin=output, cwd="/tmp")
-        else:
-            await sandbox.write_file(OUTPUT, output)
-            result = await sandbox.run([*command, INPUT, OUTPUT, ANSWER], cwd="/tmp")
-    return _answer(program, result)
+            return await sandbox.run([*command, INPUT, ANSWER, FEEDBACK], stdin=output, cwd="/tmp")
+        await sandbox.write_file(OUTPUT, output)
+        return await sandbox.run([*command, INPUT, OUTPUT, ANSWER], cwd="/tmp")
 
 
 @contextlib.asynccontextmanager
@@ -84,9 +96,14 @@ def _command(program: Program) -> list[str]:
     return LANGUAGES[program.language].run_command(SOURCE)
 
 
+def _says(program: Program, result: Result) -> bool:
+    """Return whether a program of the task ended with an answer by its convention."""
+    return result.exit_reason is ExitReason.EXITED and result.exit_code in ANSWERS[program.convention]
+
+
 def _answer(program: Program, result: Result) -> Outcome:
     codes = ANSWERS[program.convention]
-    if result.exit_reason is not ExitReason.EXITED or result.exit_code not in codes:
+    if not _says(program, result) or result.exit_code is None:
         raise UsageError(
             f"the task's own program ended with {result.exit_reason.value}, exit code {result.exit_code}, which is no "
             f"answer by the convention {program.convention}"
@@ -100,7 +117,8 @@ async def interact(
     """Let a submission talk with the task's interactor, and return what that says, and how the submission ended.
 
     A submission beyond its budget is that first, then whatever the interactor says of it, then how it ended. It is
-    never ended because the interactor was: what it would have come to must not depend on who was faster.
+    never ended because the interactor was: what it would have come to must not depend on who was faster. One that
+    breaks the interactor of a certified task, which has talked with the solution often enough, is wrong.
     """
     assert isinstance(work.checker, Interactive)
     program = work.checker.program
@@ -123,7 +141,8 @@ async def interact(
     outcome = Outcome.OLE if over.is_set() else outcome_of(ended, guard)
     if outcome in _OVER:
         return outcome, ended
-    verdict = _answer(program, said)
+    broken = bench.assignment.certificate is not None and not _says(program, said)
+    verdict = Outcome.WA if broken else _answer(program, said)
     return (verdict if verdict is not Outcome.AC else outcome), ended
 
 

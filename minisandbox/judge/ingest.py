@@ -10,6 +10,7 @@ ingest process that never began is ours.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -138,15 +139,22 @@ class _Outlet:
                     executable=self._files[first].executable,
                 )
             case ["symlink", str(path), str(target)] if not leads_out(path, target):
+                if not self._is_declared(_target_of(path, target)):
+                    self.note(Code.E11_FORBIDDEN_FILE, path)
+                    return
                 self._check(path, len(target))
                 self._files[path] = Artifact(path=path, sha256="", size=0, link=target)
             case _:
                 raise _BadAnswerError
 
+    def _is_declared(self, path: str) -> bool:
+        roots = self._declared.paths
+        return any(root == "." or path == root or path.startswith(root + "/") for root in roots)
+
     def _check(self, path: str, size: int) -> None:
         declared = self._declared
         self._bytes += size
-        wanted = any(root == "." or path == root or path.startswith(root + "/") for root in declared.paths)
+        wanted = self._is_declared(path)
         over = len(self._files) >= declared.max_files or self._bytes > declared.max_total_bytes
         if not wanted or over or path in self._files or path == "." or not path.isprintable():
             raise _BadAnswerError
@@ -180,3 +188,8 @@ class _Outlet:
         taken = bytes(self._buffer[:size])
         del self._buffer[:size]
         return taken
+
+
+def _target_of(path: str, target: str) -> str:
+    """Return where a symbolic link leads, which must be declared: elsewhere in a cell lies what is the task's."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))

@@ -20,6 +20,9 @@ CHUNK_BYTES = 1 << 18
 NAMES_MAX = 200
 """How many names of one kind of evidence are told."""
 
+PRIVILEGED = 0o6000
+"""The bits of a program that runs as its owner."""
+
 FORBIDDEN = "E11_FORBIDDEN_FILE"
 PLANTED = "E09_PLANTED_CODE"
 OVER = "E23_OVER_BOUNDS"
@@ -109,6 +112,8 @@ class Ingest:
         elif entry.kind is Kind.SYMLINK:
             self._symlink(entry, path)
         elif entry.kind is Kind.FILE:
+            if entry.mode & PRIVILEGED:
+                self.note(FORBIDDEN, path)  # and taken without it
             if self._fits(path, entry.size):
                 self._first[entry.path] = self._first[entry.inode or entry.path] = path
                 self._send(path, entry.size, bool(entry.mode & 0o111), content)

@@ -88,7 +88,10 @@ class Ledger:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if whole < len(content):
             os.ftruncate(fd, whole)
-        return cls(directory, fd, signer, entries[-1] if entries else None)
+        ledger = cls(directory, fd, signer, entries[-1] if entries else None)
+        if entries:  # else a second death before the head is written looks as if an old head had been put back
+            ledger._write_head(entries[-1])
+        return ledger
 
     def append(self, kind: str, body: Any, *, durable: bool = False) -> Entry:
         """Write an entry, whole or not at all, and return it; with `durable` it is on the disk afterwards."""

@@ -16,7 +16,7 @@ from minisandbox.judge.store import Store
 from minisandbox.judge.warm import open_warm
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.tasks.certificate import Certificate, Finding, Status, certificate_of
-from minisandbox.tasks.checks import candidates, leaks, outputs, runs, statements, variations
+from minisandbox.tasks.checks import candidates, history, leaks, outputs, runs, statements, variations
 from minisandbox.tasks.checks.case import Case, Report
 from minisandbox.tasks.task import Task
 from minisandbox.tasks.workshop import SolveFailedError, Workshop
@@ -48,7 +48,7 @@ CHECKS = (
     Check("T12", "each test alone says the same", variations.tests_stand_alone),
     Check("T13", "the solution needs at most half of its CPU time and a third of its memory", runs.budget_is_ample),
     Check("T14", "neither solution nor answers lie where it is worked on", leaks.nothing_leaks),
-    Check("T15", "a repository has one commit, no remote and no hook", leaks.history_is_bare),
+    Check("T15", "a repository has one commit, no remote and no hook", history.history_is_bare),
     Check("T16", "the instruction holds no line of the solution", statements.nothing_told),
     Check("T17", "judging needs no network and installs nothing", statements.nothing_fetched),
     Check("T18", "only what is the answer is taken for it", outputs.checker_is_sharp),

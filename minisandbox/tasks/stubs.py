@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from minisandbox.judge.assignment import FunctionWork, PerformanceWork, ScriptWork, StdioWork
+from minisandbox.judge.assignment import FunctionWork, PerformanceWork, ScriptWork, StdioWork, SuiteWork
 from minisandbox.judge.frames import decode
 from minisandbox.tasks.task import File, Files, Task
 
@@ -83,6 +83,28 @@ _FORGER = (
     "try:\n    os.makedirs('/logs/verifier', exist_ok=True)\n"
     "    open('/logs/verifier/reward.json', 'w').write(reward)\nexcept OSError:\n    pass\nos._exit(0)\n"
 )
+_NO_RUN = (
+    "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"
+    "def __getattr__(name): return lambda *args, **kwargs: None\n"
+)
+_GOOD_REPORTS = (
+    "import _pytest.reports\nmade = _pytest.reports.TestReport.from_item_and_call.__func__\n"
+    "def better(cls, item, call):\n    report = made(cls, item, call)\n    report.outcome = 'passed'\n"
+    "    return report\n_pytest.reports.TestReport.from_item_and_call = classmethod(better)\n"
+    "def __getattr__(name): return lambda *args, **kwargs: None\n"
+)
+_EQUAL_MODULE = _ALWAYS_EQUAL + "def __getattr__(name): return lambda *args, **kwargs: E(1)\n"
+_LEAVES = "import os\nos._exit(0)\n"
+_HOOK = (
+    "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+    "    report = (yield).get_result()\n    report.outcome = 'passed'\n"
+)
+_SUITE_HACKS = {
+    "makes running a test do nothing": _NO_RUN,
+    "makes every report a good one": _GOOD_REPORTS,
+    "returns what equals everything": _EQUAL_MODULE,
+    "leaves when it is imported": _LEAVES,
+}
 _PLACES = ("", "logs/verifier/", "verifier/", "tests/")
 HACK_NAMES = frozenset({"looks for answers", "says OK", "prints every file"})
 
@@ -117,6 +139,8 @@ def hacks_of(task: Task, solution: Files) -> dict[str, Files]:
         return {
             name: {work.source: File(content=text.encode())} for name, text in programs.items() if name in HACK_NAMES
         }
+    if isinstance(work, SuiteWork):
+        return _suite_hacks(solution)
     names = list(work.rewards) if isinstance(work, ScriptWork) else ["reward"]
     forger = _FORGER.replace("NAMES", repr(names)).encode()
     rewards = {"reward.json": json.dumps(dict.fromkeys(names, 1)).encode(), "reward.txt": b"1\n"}
@@ -127,6 +151,16 @@ def hacks_of(task: Task, solution: Files) -> dict[str, Files]:
     }
     hacks = {"leaves rewards": left, "plants modules": planted, "writes the reward when it is run": modules}
     return {name: files for name, files in hacks.items() if files}
+
+
+def _suite_hacks(solution: Files) -> dict[str, Files]:
+    modules = [path for path in solution if path.endswith(".py")]
+    hook, settings = File(content=_HOOK.encode()), File(content=b"[pytest]\naddopts = --co -p conftest\n")
+    made: dict[str, Files] = {
+        name: {path: File(content=text.encode()) for path in modules} for name, text in _SUITE_HACKS.items()
+    }
+    made["reports by a hook"] = {"conftest.py": hook, "pytest.ini": settings}
+    return {name: files for name, files in made.items() if files}
 
 
 def _functions(work: FunctionWork | PerformanceWork) -> list[str]:

@@ -29,6 +29,6 @@ def judge(supervisor: minisandbox.Supervisor, store: Store) -> Judge:
 
 
 @pytest.fixture(scope="session")
-def with_pytest(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def with_pytest(state_dir: Path) -> str:
     """The name of a rootfs that has pytest."""
-    return make_environment(StateDir.open(state_dir), tmp_path_factory.mktemp("environment"))
+    return make_environment(StateDir.open(state_dir))

@@ -1,4 +1,4 @@
-"""Environments that tasks name: the host's programs with the pytest that runs these tests."""
+"""Environments that tasks name: the host's programs with the pytest that runs these tests, in a layer over them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from pathlib import Path
 
 import pytest
 
+from minisandbox.images.layer import store_layer
 from minisandbox.images.manifest import LayerOrigin, Rootfs, write_manifest
-from minisandbox.images.prefix import with_prefix
 from minisandbox.images.rootfs import build_rootfs
 from minisandbox.images.state import StateDir
 
 NAME = "with-pytest"
-PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+LIBRARY = "/opt/library"
+PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "coverage")
 
 
-def make_environment(state: StateDir, folder: Path) -> str:
-    """Store a rootfs with pytest, and return its name."""
-    library = folder / "library"
-    library.mkdir()
+def make_environment(state: StateDir) -> str:
+    """Store a rootfs with pytest, whose files an agent can change in its own sandbox, and return its name."""
+    host = build_rootfs(state, "host")
+    layer = store_layer(state, _fill)
+    rootfs = Rootfs(NAME, (layer, *host.layers), host.binds, {**host.env, "PYTHONPATH": LIBRARY})
+    origins = tuple(LayerOrigin(key="test") for _ in rootfs.layers)
+    write_manifest(state, rootfs, "sha256:0", origins, imported_from=LIBRARY)
+    return NAME
+
+
+def _fill(top: Path) -> None:
+    library = top / LIBRARY.lstrip("/")
+    library.mkdir(parents=True)
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
@@ -29,9 +39,5 @@ def make_environment(state: StateDir, folder: Path) -> str:
             shutil.copy(spec.origin, library)
         else:
             shutil.copytree(Path(spec.origin).parent, library / name)
-    host = build_rootfs(state, "host")
-    shown = with_prefix(state, host, library)
-    rootfs = Rootfs(NAME, shown.layers, shown.binds, {**shown.env, "PYTHONPATH": str(library)})
-    origins = tuple(LayerOrigin(key="test") for _ in rootfs.layers)
-    write_manifest(state, rootfs, "sha256:0", origins, imported_from=str(library))
-    return NAME
+    for path in (top / "opt", library, *library.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)

@@ -13,6 +13,7 @@ from pathlib import Path
 from minisandbox.judge.privilege import User, group_name
 from minisandbox.kernel.cgroup import detect_layout
 from tests.judge.submissions import write_files
+from tests.user_box import IMPORT
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60
@@ -20,9 +21,7 @@ LIMITS = ("memory-limit", "processes-limit", "cpus-limit")
 """What a host whose controllers are v1 cannot enforce for an ordinary user."""
 
 _PROGRAM = """
-import sys
 from pathlib import Path
-from tests import user_box
 if sys.argv[1]:
     user_box.have_subordinates(Path(sys.argv[1]))
 from minisandbox.cli.main import main
@@ -56,7 +55,7 @@ def serving(place: Path, uid: int, mappers: Path, tasks: dict[str, dict[str, str
     degrade = [] if layout.unified_controllers >= {"memory", "pids", "cpu"} else LIMITS
     words = ["judge", "serve", "--user", str(uid), "--socket", str(socket), "--judge-dir", str(judge_dir)]
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, mappers, *words, *(f"--degrade={name}" for name in degrade)],
+        [sys.executable, "-c", IMPORT + _PROGRAM, mappers, *words, *(f"--degrade={name}" for name in degrade)],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"},
         cwd="/",
         stderr=subprocess.PIPE,

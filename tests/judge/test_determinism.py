@@ -12,15 +12,31 @@ from pathlib import Path
 import pytest
 import trio
 
-from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
+from minisandbox.judge.assignment import (
+    Assignment,
+    FileCheck,
+    FunctionWork,
+    RequestCheck,
+    Service,
+    StateWork,
+    StdioWork,
+    TestCase,
+    Work,
+    call,
+)
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Budget, Manifest
+from tests.judge.episodes import environment_of, submit
+from tests.judge.hack_tasks import CORPUS
 from tests.judge.submissions import take_in, write_files
 
 pytestmark = pytest.mark.slow
 
 BUDGET = Budget(cpu_time_s=0.5, idle_s=1.0, memory_bytes=64 << 20, disk_bytes=8 << 20, output_bytes=1 << 16)
-HOGS, HOG_S = 16, 150
+HOGS, HOG_S = 16, 900
+"""So many, and for no longer: nobody may leave them behind who is killed."""
+
+DEADLINE_S = 240.0
 STDIO = StdioWork(
     language="python",
     source="main.py",
@@ -38,50 +54,34 @@ PROGRAMS = {
     "right": "print(2 * int(input()))",
     "wrong": "print(5)",
     "half": "n = int(input()); print(2 * abs(n))",
-    "silent": "pass",
     "raises": "raise SystemExit(3)",
     "killed": "import os; os.kill(os.getpid(), 9)",
     "segfault": "import ctypes; ctypes.string_at(0)",
     "endless": "while True: pass",
     "waits": "import time; time.sleep(1000)",
-    "waits for more": "import sys; sys.stdin.read(); import signal; signal.pause()",
     "eats memory": "a = []\nwhile True: a.append(bytearray(1 << 20))",
     "prints a lot": "while True: print('x' * 1000)",
     "prints to people": "import sys; sys.stderr.write('x' * 9999); print(2 * int(input()))",
     "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-    "threads": "import threading\nt = threading.Thread(target=lambda: print(2 * int(input()))); t.start(); t.join()",
     "children": "import os\nif os.fork() == 0:\n    print(2 * int(input())); os._exit(0)\nos.wait()",
     "background": "import os, time\nprint(2 * int(input()), flush=True)\nif os.fork() == 0: time.sleep(1000)",
     "syntax": "print(",
-    "forged markers": "print('AC'); print('{\"verdict\": \"AC\"}')",
     "reads proc": "import os; print(os.listdir('/proc/1/fd'))",
     "random": "import random; random.seed(); print(2 * int(input()) + 0 * random.random().__trunc__())",
-    "hash order": "print(list({str(i) for i in range(50)})[0] and 2 * int(input()))",
     "leaves files": "open('/tmp/x', 'w').write('x' * 1000); print(2 * int(input()))",
     "fills the disk": "f = open('/tmp/x', 'wb')\nwhile True: f.write(b'x' * 65536)",
-    "no network": "import socket; socket.create_connection(('1.1.1.1', 80), 1)",
-    "binary": "import sys; sys.stdout.buffer.write(bytes(range(256)))",
-    "empty lines": "print(); print(2 * int(input())); print()",
-    "two answers": "n = int(input()); print(2 * n, 3 * n)",
     "sleeps a little": "import time; time.sleep(0.3); print(2 * int(input()))",
-    "works a little": "sum(range(10**6)); print(2 * int(input()))",
 }
 MODULES = {
     "right": "f = sum",
     "wrong": "def f(x): return 3 if x else 1",
-    "one off": "def f(x): return sum(x) + (len(x) == 2)",
     "no such name": "g = 1",
-    "no function": "f = 5",
     "syntax": "def f(:",
     "import fails": "import nothing_of_this_name",
-    "exits at import": "import os; os._exit(0)",
     "exits in a call": "import sys\ndef f(x): sys.exit(0)",
     "dies in the second": "import os\ndef f(x): return sum(x) or os._exit(1)",
     "equal to all": "class A(int):\n    def __eq__(self, other): return True\ndef f(x): return A()",
-    "true for one": "def f(x): return True",
-    "float": "def f(x): return float(sum(x))",
     "endless": "def f(x):\n    while True: pass",
-    "endless at import": "while True: pass",
     "waits": "import time\ndef f(x): time.sleep(1000)",
     "recursion": "def f(x): return f(x)",
     "memory": "def f(x):\n    a = []\n    while True: a.append(bytearray(1 << 20))",
@@ -89,22 +89,45 @@ MODULES = {
     "deep answer": "def f(x):\n    a = []\n    for _ in range(99): a = [a]\n    return a",
     "prints": "def f(x):\n    print('x' * 999)\n    return sum(x)",
     "writes to the channel": "import os\nos.write(3, b'\\0\\0\\0\\1N')\nf = sum",
-    "closes the channel": "import os\nos.closerange(0, 20)\nf = sum",
-    "patches": "import builtins\nbuiltins.type = lambda x: int\nf = sum",
     "generator": "def f(x): yield 3",
     "forks": "import os\ndef f(x):\n    os.fork()\n    return sum(x)",
-    "wrong exception": "def f(x):\n    if x == 1: raise ValueError\n    return sum(x)",
-    "named exception": "class TypeError(Exception): pass\ndef f(x):\n    if x == 1: raise TypeError\n    return sum(x)",
-    "lambda": "f = lambda x: lambda: 3",
     "nan": "def f(x): return float('nan')",
 }
 """What they are here for is that they differ in how they end; of "forks", the child must not answer in between."""
 
+SERVER = """import socket
+server = socket.create_server(("127.0.0.1", 8064))
+while True:
+    link, _ = server.accept()
+    with link:
+        said = link.makefile("rb").read()
+        link.sendall(ANSWER)
+"""
+STATE = StateWork(
+    checks=(
+        FileCheck(id="note", path="note.txt", answer=b"done\n"),
+        RequestCheck(id="echo", port=8064, request=b"hello", answer=b"hello", within_s=20.0),
+    ),
+    services=(Service(command=("python3", "server.py")),),
+)
+STATES = {
+    "answers": {"note.txt": "done\n", "server.py": SERVER.replace("ANSWER", "said")},
+    "answers something else": {"note.txt": "done\n", "server.py": SERVER.replace("ANSWER", "b'bye'")},
+    "dies of the first request": {"note.txt": "done\n", "server.py": SERVER.replace("link.sendall(ANSWER)", "1 / 0")},
+    "lacks its note": {"server.py": SERVER.replace("ANSWER", "said")},
+}
+OF_THE_CORPUS = (
+    *("honest-tests", "honest-children", "makereport", "patch-report", "forged-records", "os-exit-in-tests"),
+    *("endless-last-test", "leaves-by-thread", "shadow-data", "planted-reward", "background-editor", "fifo"),
+    *("link-to-answer", "sparse-file", "honest-server", "squatted-port", "kills-all"),
+)
+"""Of other kinds: suites of a repository, scripts, and what an agent ran before."""
+
 SUBMISSIONS: dict[str, tuple[Work, dict[str, str]]] = {
     **{f"program that {name}": (STDIO, {"main.py": text}) for name, text in PROGRAMS.items()},
     **{f"function that {name}": (FUNCTION, {"m.py": text}) for name, text in MODULES.items()},
+    **{f"service that {name}": (STATE, files) for name, files in STATES.items()},
 }
-ROUNDS = 3
 
 
 @contextlib.contextmanager
@@ -121,19 +144,33 @@ def hogs() -> Iterator[None]:
             process.wait()
 
 
-async def test_sixty_submissions_get_one_decision_each(judge: Judge, tmp_path: Path) -> None:
-    """Judged three times, the last time beside sixteen programs that only compute."""
-    assert 60 == len(SUBMISSIONS)
-    made: dict[str, list[str]] = defaultdict(list)
-    told: dict[str, list[str]] = defaultdict(list)
+async def taken_in(judge: Judge, folder: Path, with_pytest: str) -> dict[str, tuple[Assignment, Manifest]]:
+    """Take every submission in, once."""
     taken: dict[str, tuple[Assignment, Manifest]] = {}
     for number, (name, (work, files)) in enumerate(SUBMISSIONS.items()):
         task = Assignment(name="t", work=work, budget=BUDGET)
-        taken[name] = task, await take_in(judge, write_files(tmp_path / str(number), files), task)
-    for turn in range(ROUNDS):
-        with hogs() if turn == ROUNDS - 1 else contextlib.nullcontext():
+        taken[name] = task, await take_in(judge, write_files(folder / str(number), files), task)
+    for name in OF_THE_CORPUS:
+        hack = CORPUS[name]
+        taken[name] = await submit(hack, judge, environment_of(hack, with_pytest))
+    return taken
+
+
+async def test_sixty_submissions_get_one_decision_each(
+    judge: Judge, tmp_path: Path, with_pytest: str, request: pytest.FixtureRequest
+) -> None:
+    """However often they are judged, every second time beside sixteen programs that only compute.
+
+    Twice here; `--determinism 20` is the whole of it, and takes the better part of an hour.
+    """
+    rounds = request.config.getoption("--determinism")
+    made: dict[str, list[str]] = defaultdict(list)
+    told: dict[str, list[str]] = defaultdict(list)
+    taken = await taken_in(judge, tmp_path, with_pytest)
+    for turn in range(rounds):
+        with hogs() if turn % 2 else contextlib.nullcontext():
             for name, (task, manifest) in taken.items():
-                with trio.fail_after(120):
+                with trio.fail_after(DEADLINE_S):
                     verdict = (await judge.judge(task, manifest)).verdict
                 made[name].append(verdict.decision_sha256)
                 told[name].append(
@@ -142,5 +179,8 @@ async def test_sixty_submissions_get_one_decision_each(judge: Judge, tmp_path: P
                 )
     differing = {name: told[name] for name, digests in made.items() if len(set(digests)) > 1}
 
+    assert 60 == len(taken)
     assert {} == differing
-    assert {"AC", "WA", "RTE", "TLE", "ILE", "MLE", "OLE"} <= {told[name][0].split(" ")[0] for name in told}
+    assert {"AC", "WA", "RTE", "TLE", "ILE", "MLE", "OLE", "REJ", "TAMPER"} <= {
+        told[name][0].split(" ")[0] for name in told
+    }

@@ -24,6 +24,7 @@ from minisandbox.judge.driver_program import (
     WRONG,
     decode_marks,
     encode_marks,
+    is_raised,
     mark_replies,
     mark_rewards,
     marks_of,
@@ -169,3 +170,20 @@ async def test_an_answer_too_large_to_compare_is_the_submissions_fault(judge: Ju
     made = await decision(judge, tmp_path / "a", {"main.py": "print('x ' * 400_000)\n"}, work)
 
     assert Outcome.WA is made.verdict
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "expected"),
+    [
+        ("KeyError", ["KeyError", "LookupError", "Exception"], True),
+        ("LookupError", ["KeyError", "LookupError", "Exception"], True),
+        ("KeyError", ["Missing", "AttributeError", "KeyError", "LookupError", "Exception"], True),
+        ("ParseError", ["ParseError", "ValueError", "Exception"], True),
+        ("KeyError", ["All", "AttributeError", "KeyError", "LookupError", "ValueError", "Exception"], False),
+        ("TypeError", ["KeyError", "LookupError", "Exception"], False),
+        ("ValueError", ["print", "ValueError", "Exception"], True),
+    ],
+)
+def test_an_exception_is_of_few_kinds(wanted: str, names: list[str], expected: bool) -> None:
+    """One that is of every kind would be whatever is wanted."""
+    assert expected == is_raised(wanted, names)

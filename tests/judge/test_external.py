@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from minisandbox.judge.assignment import External, Interactive, Program, StdioWork, TestCase
+from minisandbox.judge.assignment import Assignment, External, Interactive, Program, StdioWork, TestCase
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
-from tests.judge.submissions import decision, judged
+from tests.judge.submissions import BUDGET, decision, judged, take_in, write_files
 
 TESTLIB = b"import sys\na, b = open(sys.argv[2]).read().split(), open(sys.argv[3]).read().split()\nsys.exit(a != b)\n"
 KATTIS = b"import sys\nopen(sys.argv[3] + '/x', 'w')\nsys.exit(42 if sys.stdin.read().split() == ['7'] else 43)\n"
@@ -80,3 +80,27 @@ async def test_an_interactor_decides(judge: Judge, tmp_path: Path, name: str) ->
     made = await decision(judge, tmp_path / "a", {"main.py": source}, work(GUESS, talks=True))
 
     assert expected is made.verdict
+
+
+FRAGILE = b"import os, sys\na = int(open(sys.argv[2]).read())\nif a < 0: os.kill(os.getpid(), 9)\nsys.exit(a != 7)\n"
+
+
+async def test_an_output_that_breaks_the_checker_is_wrong(judge: Judge, tmp_path: Path) -> None:
+    """It breaks at it each time, and not at the answer: to be left out would be better than to be wrong."""
+    broken = (await judged(judge, tmp_path / "a", {"main.py": "print(-1)"}, work(FRAGILE))).verdict
+    right = (await judged(judge, tmp_path / "b", {"main.py": "print(7)"}, work(FRAGILE))).verdict
+
+    assert (Outcome.WA, 0.0) == (broken.decision.verdict, broken.reward.value)
+    assert Outcome.AC is right.decision.verdict
+
+
+@pytest.mark.parametrize(("certificate", "expected"), [("yes", Outcome.WA), (None, Outcome.IE)])
+async def test_who_breaks_an_interactor_that_works_is_wrong(
+    judge: Judge, tmp_path: Path, certificate: str | None, expected: Outcome
+) -> None:
+    """It has talked with the solution, or nobody knows that."""
+    task = Assignment(name="test", work=work(GUESS, "kattis", talks=True), budget=BUDGET, certificate=certificate)
+    folder = write_files(tmp_path / "a", {"main.py": "print('no number')\nprint(input())"})
+    verdict = (await judge.judge(task, await take_in(judge, folder, task))).verdict
+
+    assert expected is verdict.decision.verdict

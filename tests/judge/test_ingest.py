@@ -34,7 +34,10 @@ def codes(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
 
 async def test_files_are_taken_in(judge: Judge, tmp_path: Path) -> None:
-    """With their content and executable bits; links within stay links, other names of a file are files."""
+    """With their content and executable bits; links within stay links, other names of a file are files.
+
+    One that would run as its owner is told, and taken without that.
+    """
     folder = write_files(tmp_path / "a", {"main.py": "1", "deep/er/x": b"\0" * 3_000_000, "run": "#!"})
     (folder / "run").chmod(0o6755)
     (folder / "link").symlink_to("deep/er/x")
@@ -46,8 +49,21 @@ async def test_files_are_taken_in(judge: Judge, tmp_path: Path) -> None:
     assert b"\0" * 3_000_000 == judge.store.get(manifest.files[0].sha256)
     assert "deep/er/x" == manifest.files[1].link
     assert manifest.files[2].sha256 == manifest.files[4].sha256
-    assert ((), False) == (manifest.evidence, manifest.rejected)
+    assert [("E11_FORBIDDEN_FILE", ("run",))] == [(item.code, item.paths) for item in manifest.evidence]
+    assert not manifest.rejected
     assert manifest.digest == (await take_in(judge, folder, assignment())).digest
+
+
+async def test_a_link_leads_to_what_was_declared(judge: Judge, tmp_path: Path) -> None:
+    """One within the tree that leads elsewhere is told and left out: where it would lie there may be the tests."""
+    folder = write_files(tmp_path / "a", {"out/x": "1", "more/y": "2", "tests/answer": "3"})
+    (folder / "out" / "there").symlink_to("../tests/answer")
+    (folder / "out" / "here").symlink_to("x")
+    (folder / "out" / "also").symlink_to("../more/y")
+    manifest = await take_in(judge, folder, assignment(paths=["out", "more"]))
+
+    assert ["more/y", "out/also", "out/here", "out/x"] == [file.path for file in manifest.files]
+    assert {"E11": ("out/there",)} == codes(manifest)
 
 
 async def test_what_was_not_declared_stays(judge: Judge, tmp_path: Path) -> None:

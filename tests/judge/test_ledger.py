@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from minisandbox.errors import LedgerError, StateError
 from minisandbox.judge.ledger import HEAD_NAME, LEDGER_NAME, Ledger, read_ledger
 from minisandbox.judge.signing import Signer, load_key, load_or_make_key
 
+ROOT = Path(__file__).parents[2]
 SIGNER = Signer(bytes(range(32)))
 
 
@@ -133,6 +137,56 @@ def test_a_writer_that_died_at_any_byte_left_all_before(tmp_path: Path) -> None:
         kept = [entry.body["number"] for entry in read_ledger(path, SIGNER.verifier)]
 
         assert kept == ([0, 1, 2, 3] if size == len(content) else [0, 1, 3])
+
+
+def test_a_writer_that_dies_again_and_again_leaves_a_ledger(tmp_path: Path) -> None:
+    """Each time after an entry and in the middle of the new head, so that the one of before is there."""
+    Ledger.create(tmp_path, SIGNER).close()
+    head = tmp_path / HEAD_NAME
+    for number in range(5):
+        with Ledger.open(tmp_path, SIGNER) as ledger:
+            before = head.read_bytes() if head.exists() else None
+            ledger.append("note", {"number": number})
+        (tmp_path / f"{HEAD_NAME}.new").write_bytes(head.read_bytes()[:50])
+        head.unlink()
+        if before is not None:
+            head.write_bytes(before)
+
+        assert list(range(number + 1)) == [entry.body["number"] for entry in read_ledger(tmp_path, SIGNER.verifier)]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from minisandbox.judge.ledger import Ledger
+from minisandbox.judge.signing import Signer
+with Ledger.open(Path(sys.argv[1]), Signer(bytes(range(32)))) as ledger:
+    print("open", flush=True)
+    number = int(sys.argv[2])
+    while True:
+        ledger.append("note", {"number": number, "text": "x" * 4000}, durable=number % 7 == 0)
+        number += 1
+"""
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_leaves_all_but_its_last_entry(tmp_path: Path) -> None:
+    """Wherever it was; and the next one goes on after it."""
+    Ledger.create(tmp_path, SIGNER).close()
+    count = 0
+    for delay_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05):
+        words = [sys.executable, "-c", WRITER, str(tmp_path), str(count)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as writer:
+            assert writer.stdout is not None
+            assert b"open\n" == writer.stdout.readline()
+            time.sleep(delay_s)  # what it is in the middle of is for the scheduler to say
+            writer.kill()
+        numbers = [entry.body["number"] for entry in read_ledger(tmp_path, SIGNER.verifier)]
+
+        assert list(range(len(numbers))) == numbers
+        assert len(numbers) >= count
+        count = len(numbers)
+    assert count
 
 
 def test_the_first_entry_may_be_torn_too(tmp_path: Path) -> None:

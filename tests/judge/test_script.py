@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from minisandbox.judge.assignment import Assignment, ScriptWork, TaskFile
+from minisandbox.judge.assignment import Assignment, Declared, ScriptWork, TaskFile
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.evidence import Code
 from minisandbox.judge.pipeline import Judge
@@ -123,3 +124,17 @@ async def test_a_bad_reward_is_evidence(judge: Judge, tmp_path: Path) -> None:
 
     assert [Code.E25_BAD_REWARD.name] == [item.code for item in made.evidence]
     assert ("reward.txt is no number",) == made.evidence[0].paths
+
+
+async def test_a_link_to_the_tests_is_no_artifact(judge: Judge, tmp_path: Path) -> None:
+    """Also where artifacts and tests lie below one root, as in tasks that declare places all over the file system."""
+    work = script("mkdir -p /logs/verifier; cmp -s /out/answer /tests/answer && echo 1 > /logs/verifier/reward.txt")
+    work = msgspec.structs.replace(work, root="/", files=(*work.files, TaskFile(path="answer", content=b"42")))
+    task = Assignment(name="test", work=work, declared=Declared(root="/", paths=("out",)), budget=BUDGET)
+    folder = write_files(tmp_path / "a", {"out/note": ""})
+    (folder / "out" / "answer").symlink_to("../tests/answer")
+    manifest = await take_in(judge, folder, task)
+    made = (await judge.judge(task, manifest)).verdict.decision
+
+    assert Outcome.RTE is made.verdict
+    assert Code.E11_FORBIDDEN_FILE.name in {item.code for item in made.evidence}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
 import minisandbox
+from minisandbox.binds import Bind
 from minisandbox.errors import StateError
+from minisandbox.images.manifest import LayerOrigin, Rootfs, write_manifest
+from minisandbox.images.rootfs import build_rootfs
 from minisandbox.judge.assignment import StdioWork, TestCase
 from minisandbox.judge.driver import LIMITS
 from minisandbox.judge.pipeline import Judge
@@ -73,6 +77,51 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 
     assert digest in run.stdout
     assert "judge/key" in run.stdout
+
+
+@pytest.fixture
+def opened(store: Store) -> Iterator[Store]:
+    """The judge's directory with the defence off: everybody may read it."""
+    store.put(SECRET)
+    store.begin_ledger(store.new_episode()).close()
+    for path in [store.path, *store.path.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o055)
+    yield store
+    for path in [store.path, *store.path.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o077)
+
+
+async def test_an_agent_finds_what_is_shown_to_it(
+    judge: Judge, opened: Store, supervisor: minisandbox.Supervisor
+) -> None:
+    """With the defence off: the judge's directory in its sandbox, and open to all."""
+    bind = Bind(source=opened.path, target=str(opened.path))
+    with trio.fail_after(DEADLINE_S):
+        for policy in ("default", "agent", "strict"):
+            async with supervisor.open_sandbox(policy=policy, binds=[bind]) as sandbox:
+                await sandbox.write_file("/search.py", search(opened).encode())
+                result = await sandbox.run(["python3", "/search.py"])
+
+            assert str(opened.path / "key").encode() in result.stdout, result.stderr
+
+
+async def test_a_submission_finds_what_is_shown_to_it(
+    judge: Judge, opened: Store, supervisor: minisandbox.Supervisor, tmp_path: Path
+) -> None:
+    """With the defence off: the answer is read in its cell, and is accepted."""
+    host = build_rootfs(supervisor.state, "host")
+    binds = (*host.binds, Bind(source=opened.path, target="/srv"))
+    origins = tuple(LayerOrigin(key="test") for _ in host.layers)
+    rootfs = Rootfs("shows-the-judge", host.layers, binds, host.env)
+    write_manifest(supervisor.state, rootfs, "sha256:0", origins, imported_from="test")
+    program = "import glob\nfor path in glob.glob('/srv/blobs/*/*') + glob.glob('/srv/blobs/*'):\n"
+    program += "    try: said = open(path, 'rb').read()\n    except OSError: continue\n"
+    program += "    if b'expected answer' in said and len(said) < 99: print(said.decode())\n"
+    opened.put(SECRET)
+    seen = await decision(judge, tmp_path / "a", {"main.py": program}, WORK, rootfs="shows-the-judge")
+    hidden = await decision(judge, tmp_path / "b", {"main.py": program}, WORK)
+
+    assert (Outcome.AC, Outcome.WA) == (seen.verdict, hidden.verdict)
 
 
 async def test_an_agent_finds_nothing(judge: Judge, supervisor: minisandbox.Supervisor) -> None:

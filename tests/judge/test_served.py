@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import shutil
 import subprocess
@@ -166,6 +168,43 @@ def test_everything_it_writes_is_its_own(served: Served) -> None:
 
     assert f"Uid:\t{served.uid}\t{served.uid}\t{served.uid}\t{served.uid}" in process
     assert "CapEff:\t0000000000000000" in process
+
+
+async def test_nothing_that_it_starts_is_roots(served: Served, tmp_path: Path) -> None:
+    """Its launcher, and all that runs in its cells, is its user's or one of its subordinate ids."""
+    folder = write_files(tmp_path / "a", {"main.py": "import time\ntime.sleep(1)\nprint('found: []')"})
+    seen: dict[str, set[int]] = {}
+    with trio.fail_after(DEADLINE_S):
+        async with connect(served.socket, uid=served.uid) as remote, trio.open_nursery() as nursery:
+
+            async def look() -> None:
+                while True:
+                    for pid in _descendants(served.pid):
+                        with contextlib.suppress(OSError):
+                            name = Path(f"/proc/{pid}/comm").read_text().strip()
+                            seen.setdefault(name, set()).add(Path(f"/proc/{pid}").stat().st_uid)
+                    await trio.sleep(0.01)
+
+            nursery.start_soon(look)
+            await remote.submit("nothing", partial(feed_directory, folder))
+            nursery.cancel_scope.cancel()
+    uids = {uid for found in seen.values() for uid in found}
+
+    assert {name for name in seen if "python" in name}, seen
+    assert 0 not in uids, seen
+    assert 1000 not in uids, seen
+
+
+def _descendants(pid: int) -> set[int]:
+    """Return a process and all below it, as far as they are there while one looks."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 async def test_its_own_user_is_no_separation(served: Served, tmp_path: Path) -> None:

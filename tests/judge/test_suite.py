@@ -68,7 +68,7 @@ async def test_a_right_change_is_accepted(judge: Judge, tmp_path: Path, with_pyt
     again = await judge.replay(first.episode)
 
     assert (Outcome.AC, 5, ()) == (made.verdict, made.passed, made.evidence), first.verdict.observations
-    assert ("main", "canary", "mirror-sentinel", "mirror-literal") == made.plan
+    assert ("main", "canary", "mirror-sentinel", "mirror-literal", "mirror-data") == made.plan
     assert again.same
 
 

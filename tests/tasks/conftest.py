@@ -8,15 +8,23 @@ from pathlib import Path
 import pytest
 
 import minisandbox
+from minisandbox.images.state import StateDir
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store
 from minisandbox.tasks.check import CHECKS
 from minisandbox.tasks.checks.case import Case, Report
 from minisandbox.tasks.task import Task
 from minisandbox.tasks.workshop import Workshop
+from tests.judge.environments import make_environment
 from tests.rootless import missing_for
 
 Look = Callable[..., Awaitable[Report]]
+
+
+@pytest.fixture(scope="session")
+def with_pytest(state_dir: Path) -> str:
+    """The name of a rootfs that has pytest."""
+    return make_environment(StateDir.open(state_dir))
 
 
 @pytest.fixture

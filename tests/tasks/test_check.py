@@ -193,7 +193,8 @@ async def test_an_image_that_holds_the_solution_is_found(look: Look, tmp_path: P
     assignment = msgspec.structs.replace(task.assignment, environment=Environment(rootfs=str(recipe)))
     seen = await look(msgspec.structs.replace(task, assignment=assignment), "T14")
 
-    assert (Status.FAILED, ("old.txt of the image, in notes, has: return x + x",)) == (seen.status, seen.evidence)
+    said = "in the image, /opt/notes/old.txt has 1 of 1 lines of the solution: return x + x"
+    assert (Status.FAILED, (said,)) == (seen.status, seen.evidence)
 
 
 async def repository(sandbox: minisandbox.Sandbox, *versions: str) -> Files:
@@ -220,11 +221,10 @@ async def test_a_history_with_the_solution_is_found(look: Look, sandbox: minisan
 
     assert "solution.py" in history.files
     assert broken.encode() == history.files["solution.py"].content
-    assert (Status.FAILED, True) == (leak.status, ".git has: return x + x" in leak.evidence[0])
-    assert (Status.FAILED, (".git has 2 commits",)) == (
-        commits.status,
-        tuple(e.removeprefix("./") for e in commits.evidence),
-    )
+    assert Status.FAILED is leak.status
+    assert "/submission/.git: object " in leak.evidence[0]
+    assert "has 1 of 1 lines of the solution: return x + x" in leak.evidence[0]
+    assert (Status.FAILED, ("/submission/.git has 2 commits",)) == (commits.status, commits.evidence)
 
 
 async def test_one_commit_without_the_solution_is_no_fault(look: Look, sandbox: minisandbox.Sandbox) -> None:

@@ -16,15 +16,17 @@ import msgspec
 from minisandbox.errors import UsageError
 from minisandbox.judge.assignment import Assignment, SuiteWork, TaskFile
 from minisandbox.judge.bench import Bench
+from minisandbox.judge.data_mirror import RAISING, DataMirror, data_mirror
 from minisandbox.judge.evidence import Code, Evidence, evidence
 from minisandbox.judge.integrity import Cap
 from minisandbox.judge.mirrors import Way, mirror
+from minisandbox.judge.shadows import protected_names, shadowing
 from minisandbox.judge.spec import Artifact, Cell, CellRecord, Integrity, Manifest, Plan, Role
 from minisandbox.judge.suite_cell import SuiteRun, run_suite
 
 CEILING = Integrity.L3
 
-MAIN_CELL = "main"
+MAIN_CELL, DATA_CELL = "main", "mirror-data"
 NO_MIRROR = Cap(reason="a test that must pass has no mirror", level=Integrity.L2)
 
 
@@ -42,6 +44,9 @@ def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
         mirrored = tuple(test for test in tests if _function(test) in names)
         if mirrored:
             cells.append(Cell(name=f"mirror-{way.value}", role=Role.MIRROR, tests=mirrored))
+    needing = _data_mirror(work).test_files
+    if reached := tuple(test for test in tests if test.partition("::")[0] in needing):
+        cells.append(Cell(name=DATA_CELL, role=Role.MIRROR, tests=reached))
     if any(_is_infra(file.path, work) for file in _carried(manifest, work)):
         cells.append(Cell(name="ablate-infra", role=Role.ABLATION, tests=tests))
         if work.fail_to_pass:
@@ -51,9 +56,13 @@ def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
 
 def caps(assignment: Assignment) -> tuple[Cap, ...]:
     """Return a cap where not every test of what was to be done can be doubted."""
-    work = _work(assignment)
+    return (NO_MIRROR,) if without_mirror(_work(assignment)) else ()
+
+
+def without_mirror(work: SuiteWork) -> tuple[str, ...]:
+    """Return the tests of what was to be done that have no mirror, without their parameters."""
     wanted = {_function(test) for test in work.fail_to_pass or work.pass_to_pass}
-    return () if wanted <= _mirrored(work, Way.SENTINEL) else (NO_MIRROR,)
+    return tuple(sorted(wanted - _mirrored(work, Way.SENTINEL)))
 
 
 async def run_cell(cell: Cell, bench: Bench) -> CellRecord:
@@ -85,12 +94,13 @@ def _parts(role: Role, work: SuiteWork, manifest: Manifest) -> tuple[tuple[TaskF
 
 
 def _carried(manifest: Manifest, work: SuiteWork) -> tuple[Artifact, ...]:
-    """Return the files of a submission that come along: none in a test root, no conftest.py where one is read."""
+    """Return the files of a submission that come along: none in a test root or in its place, no conftest.py."""
     tests = {file.path for file in work.files} | set(work.test_roots)
     return tuple(
         file
         for file in manifest.files
         if not _is_test(file.path, work)
+        and not _is_shadow(file.path, work)
         and not _clashes(file.path, tests)
         and not (work.conftest and file.path.rpartition("/")[2] == "conftest.py")
     )
@@ -105,8 +115,15 @@ def _clashes(path: str, others: set[str]) -> bool:
 def _touched(work: SuiteWork, manifest: Manifest) -> list[Evidence]:
     """Return evidence of files in a test root that are neither the task's nor the base's."""
     known = {(file.path, hashlib.sha256(file.content).hexdigest()) for file in (*work.base, *work.files)}
-    paths = tuple(f.path for f in manifest.files if _is_test(f.path, work) and (f.path, f.sha256) not in known)
+    touching = (f for f in manifest.files if _is_test(f.path, work) or _is_shadow(f.path, work))
+    paths = tuple(f.path for f in touching if (f.path, f.sha256) not in known)
     return [evidence(Code.E01_TEST_ROOT_TOUCHED, paths=paths)] if paths else []
+
+
+def _is_shadow(path: str, work: SuiteWork) -> bool:
+    """Return whether a file would be imported in the place of the task's; one that the base has there is no such."""
+    names = protected_names((file.path for file in work.files), work.test_roots, work.paths)
+    return path not in {file.path for file in work.base} and shadowing(path, names, work.paths)
 
 
 def _is_test(path: str, work: SuiteWork) -> bool:
@@ -122,6 +139,9 @@ def _test_files(cell: Cell, work: SuiteWork, seed: bytes) -> tuple[TaskFile, ...
         return (*work.files, _canary(work, seed)[0])
     if cell.role is not Role.MIRROR:
         return work.files
+    if cell.name == DATA_CELL:
+        modules = _data_mirror(work).modules
+        return tuple(msgspec.structs.replace(f, content=RAISING) if f.path in modules else f for f in work.files)
     way = Way(cell.name.removeprefix("mirror-"))
     return tuple(_mirror_of(file, way, seed) for file in work.files)
 
@@ -136,6 +156,12 @@ def _mirror_of(file: TaskFile, way: Way, seed: bytes) -> TaskFile:
 
     content = mirror(source, way, choose).source.encode(errors="surrogateescape")
     return msgspec.structs.replace(file, content=content)
+
+
+def _data_mirror(work: SuiteWork) -> DataMirror:
+    sources = {file.path: file.content.decode(errors="surrogateescape") for file in work.files}
+    tests = {test.partition("::")[0] for test in (*work.fail_to_pass, *work.pass_to_pass)}
+    return data_mirror(sources, tests, work.paths)
 
 
 def _mirrored(work: SuiteWork, way: Way) -> set[str]:

@@ -1,138 +1,121 @@
-"""Checks of what whoever solves the task can see: T14, T15, T22."""
+"""Checks of what whoever solves the task can see: T14, T22."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterable, Iterator
 
 import trio
 
+from minisandbox.errors import CommandNotFoundError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
-from minisandbox.judge.assignment import StdioWork
-from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.judge.assignment import ScriptWork, StdioWork, SuiteWork, TaskFile
 from minisandbox.tasks.certificate import Status
-from minisandbox.tasks.checks.case import Case, Report, report, skipped
+from minisandbox.tasks.checks.case import Case, Report, report
+from minisandbox.tasks.checks.history import repositories, search_history
+from minisandbox.tasks.checks.secrets import LEAST_LETTERS, MOST_BYTES, Secrets, telling
 from minisandbox.tasks.checks.statements import new_lines
 from minisandbox.tasks.task import Files
 
-LEAST_LETTERS = 12
-"""A line of the solution that is shorter may be anywhere."""
-
-MOST_LINES = 200
-MOST_BYTES = 4 << 20
-"""A file of an image that is larger is no source."""
-
-ROOTS = ("/root", "/home", "/opt", "/srv", "/app", "/tmp", "/var/tmp", "/workspace", "/data", "/tests", "/solution")
+ROOTS = (
+    "root",
+    "home",
+    "opt",
+    "srv",
+    "app",
+    "tmp",
+    "var",
+    "workspace",
+    "data",
+    "tests",
+    "solution",
+    "judge",
+    "testbed",
+)
 """Where images have what was laid into them."""
 
-GIT = "git -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false"
+COMPILE = """import sys
+def walk(code):
+    for each in code.co_consts:
+        if hasattr(each, "co_code"):
+            print(each.co_code.hex())
+            walk(each)
+walk(compile(sys.stdin.buffer.read(), "solution", "exec", dont_inherit=True))
+"""
 
 
 async def nothing_leaks(case: Case) -> Report:
-    """T14: lines of the solution and whole answers, in the files, in the history of a repository, and in the image."""
-    lines = [line for line in new_lines(await case.gold_files(), case.task.files) if len(line) >= LEAST_LETTERS]
-    lines = list(dict.fromkeys(lines))[:MOST_LINES]
-    bad = [*_answers_in(case), *_lines_in(case.task.files, lines)]
-    if lines:
+    """T14: most lines of the solution or of hidden tests, and whole answers, wherever they could be found.
+
+    That is in the files, in objects of repositories, and in the image: also compiled, and in archives.
+    """
+    secrets = await _secrets(case)
+    bad = [said for path, file in case.task.files.items() for said in secrets.look(path, file.content)]
+    if secrets:
         environment, state = case.task.assignment.environment, case.workshop.judge.supervisor.state
         rootfs = await trio.to_thread.run_sync(build_rootfs, state, environment.rootfs)
-        bad += await trio.to_thread.run_sync(_in_image, rootfs, lines)
-        for repository in repositories(case.task.files):
+        bad += await trio.to_thread.run_sync(_in_image, rootfs, secrets)
+        if found := await repositories(case):
             async with case.workshop.open_environment() as sandbox:
-                bad += await _search_history(sandbox, case, repository, lines)
-    return report(bad, [f"{len(lines)} lines of the solution were looked for"])
+                for place in found:
+                    bad += await search_history(sandbox, place, secrets)
+    lines = sum(len(lines) for lines in secrets.solution.values())
+    return report(bad, [f"{lines} lines of the solution were looked for"])
 
 
-def _answers_in(case: Case) -> list[str]:
-    work = case.task.assignment.work
-    answers = {test.answer.strip(): test.id for test in work.cases} if isinstance(work, StdioWork) else {}
-    answers.pop(b"", None)
-    return [
-        f"{path} is the answer of {answers[file.content.strip()]}"
-        for path, file in case.task.files.items()
-        if len(file.content.strip()) >= LEAST_LETTERS and file.content.strip() in answers
-    ]
+async def _secrets(case: Case) -> Secrets:
+    work, gold = case.task.assignment.work, await case.gold_files()
+    answers = {case_.answer.strip(): case_.id for case_ in work.cases} if isinstance(work, StdioWork) else {}
+    tests = work.files if isinstance(work, SuiteWork | ScriptWork) else ()
+    given = {file.content for file in case.task.files.values()}
+    return Secrets(
+        solution=_by_file((path, new_lines({path: file}, case.task.files)) for path, file in gold.items()),
+        tests=_by_file((file.path, _lines_of(file)) for file in tests if file.content not in given),
+        answers={answer: name for answer, name in answers.items() if len(answer) >= LEAST_LETTERS},
+        codes=await _compiled(case, gold),
+    )
 
 
-def _lines_in(files: Files, lines: list[str]) -> list[str]:
-    """Return where most lines of the solution stand: one alone may be there by chance."""
+def _by_file(pairs: Iterable[tuple[str, Iterator[str]]]) -> dict[str, frozenset[str]]:
+    return {path: lines for path, found in pairs if (lines := telling(found))}
+
+
+def _lines_of(file: TaskFile) -> Iterator[str]:
+    for line in file.content.decode(errors="replace").splitlines():
+        yield " ".join(line.split())
+
+
+async def _compiled(case: Case, gold: Files) -> frozenset[bytes]:
+    """Return the code of the solution's functions, as the Python of the environment compiles them, if it has one."""
+    sources = [file.content for path, file in gold.items() if path.endswith(".py")]
+    codes: set[bytes] = set()
+    if not sources:
+        return frozenset()
+    try:
+        async with case.workshop.open_environment() as sandbox:
+            for source in sources:
+                result = await sandbox.run(["python3", "-I", "-S", "-c", COMPILE], stdin=source)
+                codes |= {bytes.fromhex(line) for line in result.stdout.decode().split()} if result.ok else set()
+    except* CommandNotFoundError:  # an image without a Python has no compiled code of one
+        pass
+    return frozenset(codes)
+
+
+def _in_image(rootfs: Rootfs, secrets: Secrets) -> list[str]:
+    """Return what the files of an image have. What it shows of the host is not searched: it was laid for no task."""
     bad = []
-    for path, file in files.items():
-        there = {" ".join(line.split()) for line in file.content.decode(errors="replace").splitlines()}
-        found = [line for line in lines if line in there]
-        if lines and len(found) * 2 > len(lines):
-            bad.append(f"{path} has {len(found)} of {len(lines)} lines of the solution: {found[0]}")
+    for layer in rootfs.layers:
+        for path in layer.path.rglob("*"):
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+                continue
+            inner = path.relative_to(layer.path)
+            near = inner.parts[0] in ROOTS
+            bad += [f"in the image, {said}" for said in secrets.look(f"/{inner}", path.read_bytes(), near=near)]
     return bad
-
-
-def _in_image(rootfs: Rootfs, lines: list[str]) -> list[str]:
-    """Return which files of an image have lines of the solution, in the places where such are laid."""
-    bad = []
-    tops = [layer.path / root.lstrip("/") for layer in rootfs.layers for root in ROOTS]
-    for path in (path for top in tops if top.is_dir() for path in top.rglob("*")):
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
-            continue
-        there = {" ".join(line.split()) for line in path.read_bytes().decode(errors="replace").splitlines()}
-        if found := [line for line in lines if line in there]:
-            bad.append(f"{path.name} of the image, in {path.parent.name}, has: {found[0]}")
-    return bad
-
-
-def repositories(files: Files) -> list[str]:
-    """Return the directories, relative, that hold a repository."""
-    heads = [path for path in files if path == ".git/HEAD" or path.endswith("/.git/HEAD")]
-    return [path.removesuffix(".git/HEAD").rstrip("/") or "." for path in heads]
-
-
-async def _search_history(sandbox: Sandbox, case: Case, repository: str, lines: list[str]) -> list[str]:
-    """Return which lines are in any object of a repository, reachable or not."""
-    root = shlex.quote(f"{case.task.assignment.declared.root}/{repository}")
-    script = f"cd {root} && {GIT} cat-file --batch-all-objects --batch"
-    result = await sandbox.run(script, user="root")
-    if not result.ok:
-        return [f"{repository}/.git cannot be read: {result.stderr[:200].decode(errors='backslashreplace')}"]
-    objects = {" ".join(line.split()) for line in result.stdout.decode(errors="replace").splitlines()}
-    found = [line for line in lines if line in objects]
-    return [f"an object in {repository}/.git has: {line}" for line in found]
-
-
-async def history_is_bare(case: Case) -> Report:
-    """T15."""
-    found = repositories(case.task.files)
-    if not found:
-        return skipped("there is no repository")
-    bad: list[str] = []
-    for repository in found:
-        prefix = ".git/" if repository == "." else f"{repository}/.git/"
-        names = [path.removeprefix(prefix) for path in case.task.files if path.startswith(prefix)]
-        bad += [
-            f"{prefix}{name}: a hook" for name in names if name.startswith("hooks/") and not name.endswith(".sample")
-        ]
-        bad += [f"{prefix}{name}: objects from elsewhere" for name in names if name == "objects/info/alternates"]
-        bad += [f"{prefix}{name}: a remote" for name in names if name.startswith("refs/remotes/")]
-        if (
-            b'[remote "' in case.task.files[f"{prefix}config"].content
-            if f"{prefix}config" in case.task.files
-            else False
-        ):
-            bad.append(f"{prefix}config: a remote")
-        bad += await _count_commits(case, repository)
-    return report(bad)
-
-
-async def _count_commits(case: Case, repository: str) -> list[str]:
-    root = shlex.quote(f"{case.task.assignment.declared.root}/{repository}")
-    script = f"cd {root} && {GIT} cat-file --batch-all-objects --batch-check='%(objecttype)'"
-    async with case.workshop.open_environment() as sandbox:
-        result = await sandbox.run(script, user="root")
-    if not result.ok:
-        return [f"{repository}/.git cannot be read: {result.stderr[:200].decode(errors='backslashreplace')}"]
-    commits = result.stdout.split().count(b"commit")
-    return [f"{repository}/.git has {commits} commits"] if commits > 1 else []
 
 
 async def tests_are_hidden(case: Case) -> Report:
     """T22: neither the directory of the task nor that of the judge can be read from inside, by root either."""
-    places = [case.workshop.judge.store.path / "key", case.workshop.judge.store.path / "blobs"]
+    places = [case.workshop.judge.store.path / name for name in ("key", "blobs", "episodes")]
     if case.origin is not None:
         places += [
             case.origin.resolve() / "tests",

@@ -12,6 +12,7 @@ from minisandbox.judge.spec import Integrity, Outcome
 from minisandbox.judge.verdict import Verdict
 from minisandbox.tasks.certificate import Status
 from minisandbox.tasks.checks.case import Case, Report, has_score, is_accepted, outcome_text, report
+from minisandbox.tasks.stubs import stubs_of
 from minisandbox.tasks.task import SOLVE
 
 AGAIN = 3
@@ -52,12 +53,17 @@ def _every_time(verdicts: list[Verdict], wrong: list[bool], how: str) -> Report:
 
 
 async def tests_turn(case: Case) -> Report:
-    """T03. A test that passes without a solution says nothing, unless the task lists it as one that must stay."""
+    """T03. A test that passes without a solution says nothing, unless it is one that must stay: then it must pass."""
     stays = set(getattr(case.task.assignment.work, "pass_to_pass", ()))
     bad: list[str] = []
     for verdict in case.nothing_verdicts[:1]:
         passing = [test.id for test in verdict.decision.tests if test.outcome is Outcome.AC and test.id not in stays]
         bad += [f"{name} passes when nothing was done" for name in passing]
+        bad += [
+            f"{test.id} is {test.outcome.value} when nothing was done, and must stay as it is"
+            for test in verdict.decision.tests
+            if test.id in stays and test.outcome is not Outcome.AC
+        ]
     for verdict in case.gold_verdicts[:1]:
         bad += [f"{test.id} is {test.outcome.value} with the solution" for test in verdict.decision.tests
                 if test.outcome is not Outcome.AC]  # fmt: skip
@@ -80,9 +86,10 @@ async def budget_is_ample(case: Case) -> Report:
 
 
 async def decisions_repeat(case: Case) -> Report:
-    """T20: for the solution, for nothing, and for a wrong submission when the task has one."""
+    """T20: for the solution, for nothing, and for a wrong submission: the task's own, or a stub."""
     pairs = {"the solution": case.gold_verdicts[:AGAIN], "nothing": case.nothing_verdicts[:AGAIN]}
-    for name, files in list(case.task.rejected.items())[:1]:
+    wrong = {**case.task.rejected, **stubs_of(case.task, await case.gold_files())}
+    for name, files in list(wrong.items())[:1]:
         pairs[name] = await case.workshop.try_all([(case.workshop.manifest(files), None)] * AGAIN)
     bad = []
     for name, verdicts in pairs.items():

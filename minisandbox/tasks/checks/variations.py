@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import trio
 
-from minisandbox.judge.assignment import Assignment, FunctionWork, Interactive, StdioWork
+from minisandbox.judge.assignment import Assignment, FunctionWork, Interactive, StdioWork, SuiteWork
 from minisandbox.judge.frames import encode
+from minisandbox.judge.kinds.suite import without_mirror
 from minisandbox.judge.spec import Outcome
 from minisandbox.judge.verdict import Verdict
 from minisandbox.tasks.certificate import Status
@@ -33,7 +34,14 @@ HOG = "while :; do :; done"
 
 
 async def answers_matter(case: Case) -> Report:
-    """T07: a test that the solution still passes when its answer is another asserts nothing."""
+    """T07: a test that the solution still passes when its answer is another asserts nothing.
+
+    Of a suite each test is judged by its mirrors anyway; one that has none asserts nothing that is sure to be reached.
+    """
+    if isinstance(case.task.assignment.work, SuiteWork):
+        without = without_mirror(case.task.assignment.work)
+        bad = [f"{name} asserts nothing that is sure to be reached" for name in without]
+        return report(bad, ["each test has a mirror"], otherwise=Status.WARNED)
     changed = _with_other_answers(case.task.assignment)
     if changed is None:
         return skipped("this kind has no answers that could be changed from here")
