@@ -94,9 +94,9 @@ def judge(supervisor: minisandbox.Supervisor, tmp_path: Path) -> Judge:
 
 
 @pytest.fixture(scope="module")
-def with_pytest(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def with_pytest(state_dir: Path) -> str:
     """The name of a rootfs that has pytest."""
-    return make_environment(minisandbox.StateDir.open(state_dir), tmp_path_factory.mktemp("environment"))
+    return make_environment(minisandbox.StateDir.open(state_dir))
 
 
 async def made(judge: Judge, rootfs: str, source: str) -> Task | Unfit:
