@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tools/setup.sh VENV base|demo|bench|dev
+# Usage: tools/setup.sh VENV base|demo|bench|dev|dev,trl
 #
 # Installs minisandbox, editable, with one set of its extras into VENV, and before that what the host lacks for it:
 # as root on Debian or Ubuntu by apt-get, else it names what is missing and how to get it, and stops with 1.
