@@ -39,6 +39,7 @@ class Scene:
     ) -> None:
         self.episode, self.task, self.sandbox, self.budget = episode, task, sandbox, budget
         self.turns = list(turns)
+        self._tokens = sum(turn.tokens for turn in turns)
         self.branched_from = branched_from
         self._started = trio.current_time() if started is None else started
 
@@ -59,10 +60,9 @@ class Scene:
     def left(self) -> Left:
         """Return what is left of the budget."""
         budget = self.budget
-        tokens = sum(turn.tokens for turn in self.turns)
         return Left(
             turns=None if budget.turns is None else max(0, budget.turns - len(self.turns)),
-            tokens=None if budget.tokens is None else max(0, budget.tokens - tokens),
+            tokens=None if budget.tokens is None else max(0, budget.tokens - self._tokens),
             wall_time_s=self.wall_left_s,
         )
 
@@ -116,6 +116,7 @@ class Scene:
             data=step.data,
         )
         self.turns.append(turn)
+        self._tokens += turn.tokens
         return turn
 
     async def run(self, command: str, *, stdin: bytes = b"", wall_time_s: float | None = None) -> Outcome:
