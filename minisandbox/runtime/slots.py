@@ -14,6 +14,7 @@ from typing import Protocol
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
+from minisandbox.kernel.capacity import Room
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
@@ -67,7 +68,7 @@ class SlotPool:
     ) -> None:
         self._first_group, self._next_group = first_group, limit
         self.telemetry = telemetry
-        self._launcher = launcher
+        self._launcher, self._room = launcher, Room()
         self.cgroups = cgroups
         self._ids = ids
         self.limit = limit
@@ -114,8 +115,16 @@ class SlotPool:
         return None
 
     async def _make(self, number: int) -> Slot:
-        """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again."""
+        """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again.
+
+        Raises HostError when the host cannot hold one more.
+        """
         uid_base = self._ids.base(number)
+        try:
+            self._room.take()
+        except HostError:
+            self._numbers.append(number)
+            raise
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.make_slot(number, uid_base)
