@@ -2,7 +2,7 @@
 
     minisandbox-<instance>          in every hierarchy that is used
         inits                       all inits together: unified and memory
-        s<number>                   one slot, see cgroup_slot.py
+        s<number>                   for one slot after the other, see cgroup_slot.py
             r<number>               one command, see cgroup_run.py
 
 v2, hybrid and v1 hosts look the same from here (cgroup_v2.py, cgroup_v1.py). Nothing outside the tree is touched,
@@ -23,9 +23,10 @@ from minisandbox.degradation import Degradation
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
+from minisandbox.kernel.cgroup_kept import KeptMemory
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
-from minisandbox.kernel.cgroup_slot import KeptMemory, SlotCgroup
+from minisandbox.kernel.cgroup_slot import SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.kernel.cgroup_v2 import ADVICE, HierarchyV2, enable_below, leave_supervisor_leaf
 
@@ -114,13 +115,14 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
-    def open_slot(self, number: int, generation: int = 0) -> SlotCgroup:
-        """Make the groups of a slot, in a later generation when it gave its memory group away.
+    def open_slot(self, number: int) -> SlotCgroup:
+        """Make groups for one slot after the other. Raises CgroupError when they are there already."""
+        return SlotCgroup(self._trees, f"s{number}", self._done_without)
 
-        Raises CgroupError when they are there already.
-        """
-        name = f"s{number}.{generation}" if generation else f"s{number}"
-        return SlotCgroup(self._trees, name, self._done_without)
+    @property
+    def tells_charges(self) -> bool:
+        """Whether it can be proved that nothing of a sandbox is left in its groups."""
+        return self._trees.memory is not None and self._trees.members is not None
 
     def open_account(self) -> KeptMemory | None:
         """Make a memory group that belongs to no slot; None when memory is not accounted."""
@@ -137,18 +139,18 @@ class CgroupTree:
         return None if self._trees.memory is None else self._trees.memory.memory(".").current()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the counters of a slot are, with `{slot}` for its number: cpu, memory and processes if any.
+        """Return where the counters of a slot are, with `{group}` for its groups: cpu, memory and processes if any.
 
         On v2, processes of a slot are counted where its pids controller is, and CPU time always.
         """
         trees = self._trees
         found = {}
         if trees.clock is not None:
-            found["cpu"] = f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"
+            found["cpu"] = f"{trees.clock.path}/{{group}}/{trees.clock.CPU_FILE}"
         if trees.memory is not None:
-            found["memory"] = f"{trees.memory.path}/s{{slot}}/{trees.memory.MEMORY_FILE}"
+            found["memory"] = f"{trees.memory.path}/{{group}}/{trees.memory.MEMORY_FILE}"
         if trees.pids is not None:
-            found["processes"] = f"{trees.pids.path}/s{{slot}}/pids.current"
+            found["processes"] = f"{trees.pids.path}/{{group}}/pids.current"
         return found
 
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:

@@ -11,6 +11,7 @@ from minisandbox.kernel.protocol import Record, Stage
 from minisandbox.runtime.command import Command, CommandSpec, failure_error
 from minisandbox.runtime.observer import Spent
 from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
+from minisandbox.runtime.slots import Slot
 from minisandbox.spec import ExitReason, Result, Timing, Usage
 
 _NS = 1e-9
@@ -23,12 +24,13 @@ class MemoryMeter:
     them began, and an out-of-memory kill counts for each of them.
     """
 
-    def __init__(self, cgroup: SlotCgroup) -> None:
-        self._cgroup = cgroup
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
         self._users = 0
 
     def begin(self) -> MemoryMark:
-        """Begin the account of one command."""
+        """Begin the account of one command, whose leaf is there: so the groups stay its own until the end."""
+        self._cgroup = self._slot.cgroup
         held = self._cgroup.memory_current()
         if self._users == 0:
             self._cgroup.reset_memory_peak()

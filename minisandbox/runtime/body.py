@@ -15,6 +15,7 @@ import trio
 
 from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
 from minisandbox.kernel.protocol import Record, RecordKind, Request
+from minisandbox.runtime.slots import never
 
 if TYPE_CHECKING:
     from minisandbox.runtime.sandbox import Sandbox
@@ -93,9 +94,14 @@ class Movable:
     def is_quiet(self) -> bool:
         """Return whether nothing runs inside, not even in the background; what ended there is cleared away then."""
         sandbox = self._itself()
-        if sandbox.running or sandbox.slot.cgroup.is_populated():
+        group = sandbox.slot.groups.lent_to(sandbox.slot)  # without any, nothing can run
+        if sandbox.running or (group is not None and group.is_populated()):
             return False
         return sandbox.remove_leftover()
+
+    def may_rest(self) -> bool:
+        """Return whether it can do without control groups until it is used again."""
+        return self._moving is None and self.is_quiet()
 
     async def wait_quiet(self) -> None:
         """Return when nothing runs inside. Raises BusyError, with names, when something goes on."""
@@ -137,6 +143,7 @@ class Movable:
         vars(old).update(vars(sandbox))
         old.ahead = True  # nobody's
         old._moving = None
+        old.slot.is_quiet = never
         old.break_(error)
         sandbox._broken = None
         sandbox.commands, sandbox.leftover, sandbox.layers = {}, [], ()
@@ -148,6 +155,7 @@ class Movable:
         sandbox.reactor.unregister(fresh._channel.fd)
         for name in _PARTS:
             setattr(sandbox, name, getattr(fresh, name))
+        sandbox.slot.is_quiet = sandbox.may_rest
         sandbox.reactor.register(sandbox._channel.fd, sandbox._on_readable)
 
     def _itself(self) -> Sandbox:

@@ -152,7 +152,7 @@ class Branches:
             sandbox.end_move()
             raise
         directory, sandbox.directory = sandbox.directory, None
-        memory = sandbox.slot.cgroup.give_memory()
+        memory = sandbox.slot.give_memory()
         layer = SealedLayer(disk_fd, memory, directory, namespace_fd=namespace_fd)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)

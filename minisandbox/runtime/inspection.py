@@ -27,7 +27,7 @@ class Inspected:
     @property
     def quarantined(self) -> tuple[str, ...]:
         """Slots that were taken out of use, since something of a sandbox could not be proved gone."""
-        return tuple(slot.cgroup.name for slot in self._slots.quarantined)
+        return tuple(slot.group_name or f"slot {slot.number}" for slot in self._slots.quarantined)
 
     @property
     def serving(self) -> bool:
@@ -44,7 +44,7 @@ class Inspected:
         return self._slots.cgroups.memory_bytes()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the kernel counts what a slot uses, with `{slot}` for its number."""
+        """Return where the kernel counts what a slot uses, with `{group}` for its groups."""
         return self._slots.cgroups.counter_files()
 
     def watched(self) -> list[tuple[Sandbox, Watch]]:

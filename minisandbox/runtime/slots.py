@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
+from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError
 from minisandbox.kernel.capacity import Room
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
+from minisandbox.runtime.groups import Groups, set_limits
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
 
@@ -36,22 +37,49 @@ class Heir(Protocol):
         """Take over a memory group; False when it is gone itself."""
 
 
-@dataclass(slots=True)
+def never() -> bool:
+    """Answer that a slot is not quiet."""
+    return False
+
+
+def always() -> bool:
+    """Answer that it is, as one that is free."""
+    return True
+
+
+@dataclass(slots=True, eq=False)
 class Slot:
-    """Ids, namespaces (in the launcher) and control groups for one sandbox at a time."""
+    """Ids, namespaces (in the launcher) and, while it needs them, control groups for one sandbox at a time."""
 
     number: int
     uid_base: int
     warden_uid: int
     """Who starts commands in its control groups: the init of a sandbox in it."""
-    cgroup: SlotCgroup
+    groups: Groups
+    limits: Limits = field(default_factory=Limits)
+    is_quiet: Callable[[], bool] = field(default=never)
+    residue_bytes: int = 0
     leaves: list[RunCgroup] = field(default_factory=list)
     """Of the commands of the last sandbox, still to be removed."""
     returned_at: float = 0.0
     heirs: tuple[Heir, ...] = ()
     """Who can take what stays charged to it, as long as they are there."""
-    generation: int = 0
-    """How often its memory group was given away."""
+
+    @property
+    def cgroup(self) -> SlotCgroup:
+        """Its control groups, lent to it when it has none. Do not keep them: they are its own only in use."""
+        return self.groups.of(self)
+
+    @property
+    def group_name(self) -> str:
+        """The name of its control groups, empty when it has none."""
+        group = self.groups.lent_to(self)
+        return "" if group is None else group.name
+
+    def give_memory(self) -> KeptMemory | None:
+        """Return the memory group, for what stays charged to it; None when nothing is. Then `SlotPool.renew` it."""
+        self.is_quiet = never
+        return self.groups.give_memory(self)
 
 
 class SlotPool:
@@ -64,9 +92,9 @@ class SlotPool:
         ids: Ids,
         limit: int,
         telemetry: Telemetry,
-        first_group: int = 0,
+        groups: Groups | None = None,
     ) -> None:
-        self._first_group, self._next_group = first_group, limit
+        self._groups = groups or Groups(cgroups)
         self.telemetry = telemetry
         self._launcher, self._room = launcher, Room()
         self.cgroups = cgroups
@@ -86,6 +114,7 @@ class SlotPool:
         """
         await self._launcher.revive()
         slot = await self._acquire()
+        slot.is_quiet, slot.residue_bytes = never, 0
         try:
             await self._launcher.ensure_slot(slot.number, slot.uid_base)
             configure(slot, limits)
@@ -132,8 +161,7 @@ class SlotPool:
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
         self.telemetry.slots_made += 1
-        group = self.cgroups.open_slot(self._first_group + number)
-        return Slot(number, uid_base, self._ids.warden_uid(number), group)
+        return Slot(number, uid_base, self._ids.warden_uid(number), self._groups)
 
     @contextlib.contextmanager
     def lend_ids(self) -> Iterator[Ids]:
@@ -151,28 +179,24 @@ class SlotPool:
 
     def nested(self, launcher: Launcher, ids: Ids, limit: int) -> SlotPool:
         """Return the pool of a pod's launcher, whose slots share one range of ids."""
-        first_group, self._next_group = self._next_group, self._next_group + limit
-        return SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, first_group)
+        return SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, self._groups)
 
     def remove(self) -> None:
         """Remove the groups of all slots, once their launcher has ended. What is not empty stays until all goes."""
         for slot in (*self._free, *self._cooling, *self.quarantined):
             slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
-            slot.cgroup.remove()
+            self._groups.remove(slot)
 
     def release(self, slot: Slot, leaves: list[RunCgroup], heirs: tuple[Heir, ...] = ()) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""
-        slot.leaves, slot.heirs = leaves, heirs
+        slot.leaves, slot.heirs, slot.is_quiet = leaves, heirs, never
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
 
     def renew(self, slot: Slot) -> None:
-        """Give a slot new groups, after `SlotCgroup.give_memory`."""
-        slot.generation += 1
-        fresh = self.cgroups.open_slot(slot.number, slot.generation)
-        slot.cgroup.remove_rest()
-        slot.cgroup = fresh
+        """Let a slot have other groups when it needs some, after `Slot.give_memory`."""
+        self._groups.drop(slot)
 
     def open_account(self) -> KeptMemory | None:
         """Return a memory group for what belongs to no slot."""
@@ -180,6 +204,7 @@ class SlotPool:
 
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
+        slot.is_quiet = never
         self.quarantined.append(slot)
         self.telemetry.quarantine(slot)
 
@@ -201,7 +226,7 @@ class SlotPool:
         if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
             return False
         heirs, slot.heirs = slot.heirs, ()
-        memory = slot.cgroup.give_memory()
+        memory = slot.give_memory()
         self.renew(slot)
         if memory is not None and not any(heir.charge_to(memory) for heir in heirs):
             memory.remove()  # with them, the pages are gone
@@ -213,6 +238,8 @@ class SlotPool:
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
             elif _is_clean(slot) or self._is_inherited(slot):
+                slot.is_quiet = always
+                self._groups.consider(slot)
                 self._free.append(slot)
             elif trio.current_time() - slot.returned_at > COOLING_DEADLINE_S:
                 self.quarantine(slot)
@@ -222,14 +249,8 @@ class SlotPool:
 
 def configure(slot: Slot, limits: Limits) -> None:
     """Give a slot its limits. Raises UsageError when the kernel cannot enforce them."""
-    try:
-        slot.cgroup.configure(limits)
-    except CgroupError:
-        slot.cgroup.drain()  # what the last sandbox left in caches may be more than the new limit
-        try:
-            slot.cgroup.configure(limits)
-        except CgroupError as error:
-            raise UsageError(f"these limits cannot be set; is memory_bytes too small for a sandbox? {error}") from error
+    slot.limits = limits
+    set_limits(slot.cgroup, limits)
 
 
 def _leaves_are_gone(slot: Slot) -> bool:
@@ -240,9 +261,14 @@ def _leaves_are_gone(slot: Slot) -> bool:
 def _looks_clean(slot: Slot) -> bool:
     """Quick: no process, nothing charged. What is charged may be clean all the same; `_is_clean` finds out."""
     try:
-        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
+        if not _leaves_are_gone(slot):
             return False
-        charge = slot.cgroup.charge()
+        group = slot.groups.lent_to(slot)
+        if group is None:  # it was proved when they were taken back, and nothing was run since
+            return True
+        if group.is_populated():
+            return False
+        charge = group.charge()
         return charge.anon_bytes + charge.shmem_bytes == 0
     except HostError:  # no memory is accounted here
         return True
@@ -252,6 +278,7 @@ def _looks_clean(slot: Slot) -> bool:
 
 def _is_clean(slot: Slot) -> bool:
     try:
-        return _leaves_are_gone(slot) and slot.cgroup.is_clean()
+        group = slot.groups.lent_to(slot)
+        return _leaves_are_gone(slot) and (group is None or group.is_clean())
     except CgroupError:
         return False

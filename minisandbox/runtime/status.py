@@ -31,6 +31,8 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     slot: int
+    group: str
+    """Its control groups for now; empty when it needs none, since nothing runs in it and nothing is charged."""
     parked: bool
     opened_at: float
     """Unix time, as all times here."""
@@ -57,7 +59,7 @@ class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int
     max_sandboxes: int
     files: dict[str, str]
-    """Where the counters of a slot are: templates with `{slot}`."""
+    """Where the counters of a slot are: templates with `{group}`."""
     sandboxes: int
 
 
@@ -68,6 +70,7 @@ def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxSta
         SandboxStatus(
             number=sandbox.number,
             slot=sandbox.slot.number,
+            group=sandbox.slot.group_name,
             parked=sandbox.ahead,
             opened_at=watch.opened_at,
             commands=watch.commands,
