@@ -89,8 +89,10 @@ async def test_limits_hold_in_borrowed_groups(supervisor: Supervisor) -> None:
 async def test_a_sandbox_that_holds_memory_keeps_its_groups(supervisor: Supervisor) -> None:
     """A file in memory stays charged where it was written, and counts for the limit as long as it is there."""
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=64 * MIB)) as sandbox:
-        await sandbox.run("head -c 40000000 /dev/zero >/tmp/held")
+        await sandbox.run("head -c 3000000 /dev/zero >/tmp/held")
         name = sandbox.slot.group_name
+        assert keeps_groups(sandbox)
+        await sandbox.run("head -c 40000000 /dev/zero >>/tmp/held")
         assert keeps_groups(sandbox)
         assert name == sandbox.slot.group_name
         result = await sandbox.run("head -c 40000000 /dev/zero >/tmp/more")
