@@ -95,11 +95,12 @@ async def test_a_sandbox_that_holds_memory_keeps_its_groups(supervisor: Supervis
         await sandbox.run("head -c 40000000 /dev/zero >>/tmp/held")
         assert keeps_groups(sandbox)
         assert name == sandbox.slot.group_name
-        result = await sandbox.run("head -c 40000000 /dev/zero >/tmp/more")
-        await sandbox.run("rm -f /tmp/held /tmp/more")
+        result = await sandbox.run("rm -f /tmp/held")
         await wait_given_back(supervisor, sandbox)
 
-    assert ExitReason.MEMORY is result.exit_reason
+    held = result.usage.memory_held_bytes
+    assert held is not None
+    assert held > 43 * 10**6
 
 
 async def test_a_sandbox_in_which_something_runs_keeps_its_groups(supervisor: Supervisor) -> None:
