@@ -49,6 +49,11 @@ async def wait_given_back(supervisor: Supervisor, *waiting: Sandbox) -> None:
         await observer.wait_until(lambda: not any(map(keeps_groups, waiting)), lambda: other.run(["true"]))
 
 
+async def wait_quiet(sandbox: Sandbox) -> None:
+    """Wait until all that ran in a sandbox is gone, so that nothing else keeps its groups."""
+    await observer.wait_until(sandbox.is_quiet, trio.lowlevel.checkpoint)
+
+
 def file_of(supervisor: Supervisor, sandbox: Sandbox, counter: str, name: str) -> str:
     """Return what the host sees in a file of a sandbox's groups, beside one of its counters."""
     counters = Path(supervisor.counter_files()[counter].format(group=sandbox.slot.group_name))
@@ -91,8 +96,10 @@ async def test_a_sandbox_that_holds_memory_keeps_its_groups(supervisor: Supervis
     async with supervisor.open_sandbox(limits=Limits(memory_bytes=64 * MIB)) as sandbox:
         await sandbox.run("head -c 3000000 /dev/zero >/tmp/held")
         name = sandbox.slot.group_name
+        await wait_quiet(sandbox)
         assert keeps_groups(sandbox)
         await sandbox.run("head -c 40000000 /dev/zero >>/tmp/held")
+        await wait_quiet(sandbox)
         assert keeps_groups(sandbox)
         assert name == sandbox.slot.group_name
         result = await sandbox.run("rm -f /tmp/held")
@@ -130,7 +137,7 @@ async def test_names_of_many_files_keep_the_groups(supervisor: Supervisor) -> No
     """Empty files are memory of the kernel, which no counter of files shows."""
     async with supervisor.open_sandbox() as sandbox:
         await sandbox.run("cd /tmp; i=0; while [ $i -lt 1000 ]; do : >$i; i=$((i+1)); done")
-        await observer.wait_no_workload(sandbox)
+        await wait_quiet(sandbox)
 
         assert keeps_groups(sandbox)
 
@@ -157,6 +164,7 @@ async def test_frozen_groups_and_those_that_were_given_away_are_not_lent(supervi
         await sandbox.run(["true"])
         group = sandbox.slot.cgroup
         group.freeze(1)
+        await wait_quiet(sandbox)
         assert keeps_groups(sandbox)
         group.freeze(0)
         await wait_given_back(supervisor, sandbox)
