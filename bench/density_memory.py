@@ -20,9 +20,6 @@ HELD_BY_KERNEL = {"Slab": "slab", "KernelStack": "kernel stacks", "Percpu": "per
 ASKED = 50
 """So many inits are asked for their memory; they are alike."""
 
-SHRINKER_UNIT_BYTES = 1024
-"""What a memory group holds for 64 shrinkers (struct shrinker_info_unit, mm/shrinker.c)."""
-
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What the host, this process and its children hold at one moment, in bytes."""
@@ -87,19 +84,6 @@ def count_everything(cgroups: Sequence[Path]) -> Counts:
         descriptors=len(os.listdir("/proc/self/fd")),
         slab_bytes=_meminfo()["Slab"],
     )
-
-
-def shrinker_map_bytes() -> int:
-    """Return what each memory group holds for shrinkers, at most: there is one for each superblock of the host.
-
-    The map grows with the highest number ever in use, and never shrinks (expand_shrinker_info, mm/shrinker.c), so it is
-    counted from the numbers of now where the kernel shows them (debugfs), else 0.
-    """
-    try:
-        numbers = [int(name.rpartition("-")[2]) for name in os.listdir("/sys/kernel/debug/shrinker")]
-    except (OSError, ValueError):
-        return 0
-    return -(-max(numbers, default=0) // 64) * SHRINKER_UNIT_BYTES
 
 
 def _anonymous(pid: int) -> int:

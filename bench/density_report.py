@@ -69,7 +69,6 @@ class DensityReport(msgspec.Struct, frozen=True, kw_only=True):
     after: Counts
     capacity: list[Ceiling]
     """What the host allowed before it began, that which comes first before the others."""
-    shrinker_map_bytes: int
     skipped: dict[str, str]
 
     @property
@@ -81,6 +80,10 @@ class DensityReport(msgspec.Struct, frozen=True, kw_only=True):
         """Return the median beside the most sandboxes as a multiple of that beside the fewest."""
         return self.top.quantile(key, 0.5) / self.levels[0].quantile(key, 0.5)
 
+    def slower_than_bare(self) -> float:
+        """Return the same of a start in multiples of a bare process at the same time: others slow both."""
+        return self.slower("start_run_gone") / self.slower("bare")
+
     def left(self) -> dict[str, int]:
         """Return what there was more afterwards than before, of what must not be more."""
         before, after = msgspec.structs.asdict(self.before), msgspec.structs.asdict(self.after)
@@ -91,6 +94,7 @@ DENSITY_GOALS: tuple[Goal[DensityReport], ...] = (
     Goal("memory of each of the most", lambda report: report.top.memory.total / report.top.live / KIB, 700, unit="KiB"),
     Goal("descriptors, each of the most", lambda report: max(report.top.fds.values()) / report.top.live, 1.5, unit=""),
     Goal("p50, start, run, gone beside the most / the fewest", lambda report: report.slower("start_run_gone"), 1.2),
+    Goal("the same in multiples of a bare process", lambda report: report.slower_than_bare(), 1.2),
     Goal("until all are closed and gone", lambda report: report.close_s + report.settle_s, 60, unit="s"),
 )
 """What the project sets itself for 10,000."""
