@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError
+from minisandbox.errors import BrokenError, BusyError, HostError, StartError
 from minisandbox.kernel.capacity import Room
-from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
+from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
-from minisandbox.runtime.groups import Groups, set_limits
+from minisandbox.runtime.groups import Groups
+from minisandbox.runtime.slot import Heir, Slot, always, configure, is_clean, leaves_are_gone, looks_clean, never
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
+
+__all__ = ["Heir", "Slot", "SlotPool", "configure", "never"]
 
 COOLING_S = 0.02
 """The kernel takes a mount namespace apart a few ticks after its last process (delayed_mntput)."""
@@ -28,58 +29,6 @@ COOLING_S = 0.02
 COOLING_DEADLINE_S = 10.0
 INHERITANCE_S = 0.2
 """What is still charged to a slot after this is not about to go."""
-
-
-class Heir(Protocol):
-    """A layer that outlives the sandboxes upon it. They are charged for pages that they add to it by reading holes."""
-
-    def charge_to(self, memory: KeptMemory) -> bool:
-        """Take over a memory group; False when it is gone itself."""
-
-
-def never() -> bool:
-    """Answer that a slot is not quiet."""
-    return False
-
-
-def always() -> bool:
-    """Answer that it is, as one that is free."""
-    return True
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """Ids, namespaces (in the launcher) and, while it needs them, control groups for one sandbox at a time."""
-
-    number: int
-    uid_base: int
-    warden_uid: int
-    """Who starts commands in its control groups: the init of a sandbox in it."""
-    groups: Groups
-    limits: Limits = field(default_factory=Limits)
-    is_quiet: Callable[[], bool] = field(default=never)
-    residue_bytes: int = 0
-    leaves: list[RunCgroup] = field(default_factory=list)
-    """Of the commands of the last sandbox, still to be removed."""
-    returned_at: float = 0.0
-    heirs: tuple[Heir, ...] = ()
-    """Who can take what stays charged to it, as long as they are there."""
-
-    @property
-    def cgroup(self) -> SlotCgroup:
-        """Its control groups, lent to it when it has none. Do not keep them: they are its own only in use."""
-        return self.groups.of(self)
-
-    @property
-    def group_name(self) -> str:
-        """The name of its control groups, empty when it has none."""
-        group = self.groups.lent_to(self)
-        return "" if group is None else group.name
-
-    def give_memory(self) -> KeptMemory | None:
-        """Return the memory group, for what stays charged to it; None when nothing is. Then `SlotPool.renew` it."""
-        self.is_quiet = never
-        return self.groups.give_memory(self)
 
 
 class SlotPool:
@@ -138,7 +87,7 @@ class SlotPool:
         if self._free:
             return self._free.pop()
         for slot in self._cooling:
-            if _looks_clean(slot):
+            if looks_clean(slot):
                 self._cooling.remove(slot)
                 return slot
         return None
@@ -223,7 +172,7 @@ class SlotPool:
         """Give what stays charged to a slot to the layers of its sandbox, and return whether that made it clean."""
         if not slot.heirs or trio.current_time() - slot.returned_at < INHERITANCE_S:
             return False
-        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
+        if not leaves_are_gone(slot) or slot.cgroup.is_populated():
             return False
         heirs, slot.heirs = slot.heirs, ()
         memory = slot.give_memory()
@@ -237,7 +186,7 @@ class SlotPool:
             slot = self._cooling.popleft()
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
-            elif _is_clean(slot) or self._is_inherited(slot):
+            elif is_clean(slot) or self._is_inherited(slot):
                 slot.is_quiet = always
                 self._groups.consider(slot)
                 self._free.append(slot)
@@ -245,40 +194,3 @@ class SlotPool:
                 self.quarantine(slot)
             else:
                 self._cooling.append(slot)
-
-
-def configure(slot: Slot, limits: Limits) -> None:
-    """Give a slot its limits. Raises UsageError when the kernel cannot enforce them."""
-    slot.limits = limits
-    set_limits(slot.cgroup, limits)
-
-
-def _leaves_are_gone(slot: Slot) -> bool:
-    slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
-    return not slot.leaves
-
-
-def _looks_clean(slot: Slot) -> bool:
-    """Quick: no process, nothing charged. What is charged may be clean all the same; `_is_clean` finds out."""
-    try:
-        if not _leaves_are_gone(slot):
-            return False
-        group = slot.groups.lent_to(slot)
-        if group is None:  # it was proved when they were taken back, and nothing was run since
-            return True
-        if group.is_populated():
-            return False
-        charge = group.charge()
-        return charge.anon_bytes + charge.shmem_bytes == 0
-    except HostError:  # no memory is accounted here
-        return True
-    except CgroupError:
-        return False
-
-
-def _is_clean(slot: Slot) -> bool:
-    try:
-        group = slot.groups.lent_to(slot)
-        return _leaves_are_gone(slot) and (group is None or group.is_clean())
-    except CgroupError:
-        return False
