@@ -61,6 +61,8 @@ class CgroupTree:
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
         self._accounts = 0
+        self.tells_charges = trees.memory is not None and trees.members is not None
+        """Whether it can be proved that nothing of a sandbox is left in its groups."""
 
     @classmethod
     def create(
@@ -118,11 +120,6 @@ class CgroupTree:
     def open_slot(self, number: int) -> SlotCgroup:
         """Make groups for one slot after the other. Raises CgroupError when they are there already."""
         return SlotCgroup(self._trees, f"s{number}", self._done_without)
-
-    @property
-    def tells_charges(self) -> bool:
-        """Whether it can be proved that nothing of a sandbox is left in its groups."""
-        return self._trees.memory is not None and self._trees.members is not None
 
     def open_account(self) -> KeptMemory | None:
         """Make a memory group that belongs to no slot; None when memory is not accounted."""

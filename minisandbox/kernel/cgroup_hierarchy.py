@@ -22,11 +22,9 @@ from minisandbox.kernel.cgroup_charge import Charge
 
 READ_BYTES = 16384  # more than any file that is read at one go; longer lists are read in pieces
 
-PIDFDS_AT_ONCE = 128
-"""How many processes are signalled and waited for together: each takes a descriptor."""
+PIDFDS_AT_ONCE = 128  # processes that are signalled and waited for together: each takes a descriptor
 
-DEATH_S = 0.1
-"""How long a killed process may take before the next ones get their turn; it is looked at again afterwards."""
+DEATH_S = 0.1  # how long a killed process may take before others get their turn; it is looked at again afterwards
 
 
 class Memory(ABC):
