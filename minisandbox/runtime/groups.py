@@ -61,6 +61,8 @@ class Groups:
         self._tree, self._kept = tree, KEPT if kept is None else kept
         self._numbers = 0
         self._free: list[SlotCgroup] = []
+        self._leaving: list[SlotCgroup] = []
+        """Those that could not be removed at once."""
         self._loans: dict[Borrower, _Loan] = {}
         self._order: OrderedDict[Borrower, None] = OrderedDict()
         """Who may have become quiet since it was looked at last, in the order of their last need."""
@@ -76,10 +78,11 @@ class Groups:
             group = self._free.pop() if self._free else self._make()
             try:
                 set_limits(group, borrower.limits)
+                loan = _Loan(group)
             except BaseException:
                 self._free.append(group)
                 raise
-            loan = self._loans[borrower] = _Loan(group)
+            self._loans[borrower] = loan
         self._order[borrower] = None
         self._order.move_to_end(borrower)
         loan.used_at = time.monotonic()
@@ -140,7 +143,7 @@ class Groups:
     def _take(self, group: SlotCgroup) -> None:
         is_enough = len(self._free) >= LOOKS and len(self._loans) + len(self._free) >= self._kept
         if is_enough or group.kernel_bytes() > RESIDUES_BYTES:
-            group.remove()
+            self._leaving = [each for each in (*self._leaving, group) if not each.remove()]
         else:
             self._free.append(group)
 
