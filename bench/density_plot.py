@@ -12,6 +12,7 @@ from bench.density_report import KIB, LABELS, DensityReport
 from bench.plot import COLOURS, INK, tidy
 from bench.state_plot import PALETTE
 
+PARTS = (*PALETTE, "#CC79A7", "#999999", "#F0E442")
 SUBJECTS = {**COLOURS, "run_in_live": COLOURS["run_in_open"]}
 
 
@@ -52,11 +53,12 @@ def draw_memory(axes: Axes, report: DensityReport) -> None:
     bottoms = [0.0 for _ in report.levels]
     for number, name in enumerate(parts):
         heights = [max(0.0, level.each(name)) for level in report.levels]
-        axes.bar(places, heights, 0.62, bottoms, color=PALETTE[number % len(PALETTE)], label=name)
+        axes.bar(places, heights, 0.62, bottoms, color=PARTS[number % len(PARTS)], label=name)
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     for place, level in zip(places, report.levels, strict=True):
         text = f"{level.memory.total / level.live / KIB:,.0f}"
         axes.text(place, bottoms[place], text, ha="center", va="bottom", fontsize=9, color=INK)
+    axes.set_ylim(0, 1.5 * max(bottoms))
     axes.axhline(700, color="#888888", linewidth=1, linestyle="--")
     tidy(axes, "y")
     axes.set_xticks(list(places), [f"{level.live:,}" for level in report.levels])
