@@ -153,7 +153,7 @@ def _of_process() -> Iterator[Ceiling]:
     yield Ceiling(
         name="open files of the supervisor",
         limit=UNLIMITED if soft == resource.RLIM_INFINITY else soft,
-        used=len(os.listdir("/proc/self/fd")) + FDS_KEPT,
+        used=_descriptors() + FDS_KEPT,
         each=SUPERVISOR_FDS_EACH,
         advice=advice,
     )
@@ -213,6 +213,13 @@ def _upwards(layout: CgroupLayout) -> Iterator[Path]:
 def _threads() -> int:
     """Return how many threads the host runs; the fourth field of proc_loadavg(5) has them after a slash."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def _descriptors() -> int:
+    """Return about how many this process has: numbers are given out from the lowest (open(2)), and none is counted."""
+    lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(lowest)
+    return lowest
 
 
 def _lines(path: Path) -> list[str]:
