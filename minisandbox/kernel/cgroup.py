@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from minisandbox.degradation import Degradation
@@ -24,6 +25,7 @@ from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
+from minisandbox.kernel.cgroup_reserve import Reserve, Reserved
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
 from minisandbox.kernel.cgroup_slot import KeptMemory, SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
@@ -60,6 +62,8 @@ class CgroupTree:
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
         self._accounts = 0
+        self._reserve = Reserve(layout, trees, f"minisandbox-{instance}")
+        self.reserved = Reserved()
 
     @classmethod
     def create(
@@ -114,6 +118,24 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
+    def keep(self, cpus: int, memory_bytes: int, host_bytes: int) -> None:
+        """Keep cores and memory free of everything in the tree; before anything is in it.
+
+        Raises HostError when this host cannot, UsageError when nothing would be left.
+        """
+        if cpus:
+            self.reserved = self._reserve.keep_cpus(cpus)
+        if memory_bytes:
+            self._reserve.keep_memory(host_bytes - memory_bytes)
+            self.reserved = replace(self.reserved, memory_bytes=memory_bytes)
+
+    def join_fds(self) -> list[int]:
+        """Return new descriptors of the files by which the launcher joins the tree, writing "0"; the caller's."""
+        borrowed = [os.dup(fd) for fd in (*self.inits_tasks_fds, *self._reserve.join_fds)]
+        if self.inits_fd >= 0:
+            borrowed.append(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.inits_fd))
+        return borrowed
+
     def open_slot(self, number: int, generation: int = 0) -> SlotCgroup:
         """Make the groups of a slot, in a later generation when it gave its memory group away.
 
@@ -157,7 +179,7 @@ class CgroupTree:
         Blocks until the processes are gone, at most `deadline_s` seconds. Harmless when called twice.
         """
         self._close_fds()
-        left = _clear(self._trees.all, time.monotonic() + deadline_s)
+        left = _clear([*self._trees.all, *self._reserve.opened], time.monotonic() + deadline_s)
         _leave(self._layout)
         return left
 
@@ -179,10 +201,10 @@ class CgroupTree:
             raise
 
     def _close_fds(self) -> None:
-        for fd in (self.inits_fd, *self.inits_tasks_fds):
+        for fd in (self.inits_fd, *self.inits_tasks_fds, *self._reserve.join_fds):
             if fd >= 0:
                 os.close(fd)
-        self.inits_fd, self.inits_tasks_fds = -1, ()
+        self.inits_fd, self.inits_tasks_fds, self._reserve.join_fds = -1, (), []
 
 
 def _checked(instance: str) -> str:

@@ -32,6 +32,7 @@ from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.outcome import Counters
+from minisandbox.runtime.queue import Lease
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
@@ -59,6 +60,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
         self.directory: DiskDirectory | None = None
+        self.lease: Lease | None = None
+        """What was booked for it; None while it belongs to nobody."""
         self.ahead = False
         """Whether it was started ahead and belongs to nobody yet."""
         self.started = trio.Event()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,6 +77,21 @@ class SlotPool:
         self._returned = trio.Event()
         self._settled = trio.Event()
         self.quarantined: list[Slot] = []
+        self.promised = 0
+        """Slots that are kept for those who were admitted (queue.py)."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a slot came back."""
+        self.can_free: Callable[[], int] = lambda: 0
+        """How many more `acquire` could get by closing what nobody asked for."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all slots are in quarantine."""
+        return len(self.quarantined) >= self.limit
+
+    def room(self) -> int:
+        """Return how many slots could be had, those that cool counted."""
+        return len(self._free) + len(self._cooling) + len(self._numbers) + self.can_free()
 
     async def acquire(self, limits: Limits) -> Slot:
         """Return a clean slot with these limits, making one where none is free.
@@ -138,11 +153,14 @@ class SlotPool:
             yield IdRange(self._ids.base(number), [])
         finally:
             self._numbers.append(number)
+            self.on_room()
 
     def nested(self, launcher: Launcher, ids: IdRange, limit: int) -> SlotPool:
         """Return the pool of a pod's launcher, whose slots share one range of ids."""
         first_group, self._next_group = self._next_group, self._next_group + limit
-        return SlotPool(launcher, self.cgroups, PodIds(ids.first), limit, self.telemetry, first_group)
+        pool = SlotPool(launcher, self.cgroups, PodIds(ids.first), limit, self.telemetry, first_group)
+        pool.on_room = self.on_room
+        return pool
 
     def remove(self) -> None:
         """Remove the groups of all slots, once their launcher has ended. What is not empty stays until all goes."""
@@ -156,6 +174,7 @@ class SlotPool:
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
+        self.on_room()
 
     def renew(self, slot: Slot) -> None:
         """Give a slot new groups, after `SlotCgroup.give_memory`."""
@@ -171,6 +190,7 @@ class SlotPool:
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
         self.quarantined.append(slot)
+        self.on_room()  # or rather the lack of it: who waits for the last one must know
         self.telemetry.quarantine(slot)
 
     async def serve(self) -> None:

@@ -1,0 +1,125 @@
+"""What this host has left at this moment: memory, process numbers, descriptors; and how hard memory is pressed for.
+
+It only reads: /proc, the files of our own control groups, and the lowest free descriptor number. That takes 0.1 ms or
+so, and `LoadMeter` looks no more often than is useful.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from minisandbox.kernel.cgroup_layout import CgroupLayout
+
+LOOK_S = 0.05
+"""How old a look may be. A start takes longer, and dozens of them are under way at most."""
+
+_UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One look."""
+
+    available_bytes: int
+    """MemAvailable of proc_meminfo(5), or what the limit of our own control group leaves, if that is less."""
+    free_processes: int
+    free_descriptors: int
+    memory_pressure: float | None
+    """Percent of the last ten seconds in which no task got on for want of memory; None without PSI."""
+
+
+class LoadMeter:
+    """Looks at the host, and remembers a look for a moment."""
+
+    def __init__(self, layout: CgroupLayout, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._memory = list(_above(layout.where("memory"), ("memory.max", "memory.limit_in_bytes")))
+        self._pids = list(_above(layout.where("pids"), ("pids.max",)))
+        self._last: Load | None = None
+        self._looked_at = 0.0
+
+    def look(self) -> Load:
+        """Return what is left, as it was at most `LOOK_S` ago."""
+        now = time.monotonic()
+        if self._last is None or now - self._looked_at > LOOK_S:
+            self._last, self._looked_at = self._look(), now
+        return self._last
+
+    def memory_bytes(self) -> int:
+        """Return how much memory there is in all, for the host or for our own control group."""
+        limits = [limit for each in self._memory if (limit := _number(each)) is not None]
+        return min([self._field("meminfo", "MemTotal") * 1024, *limits])
+
+    def processes(self) -> int:
+        """Return how many processes there may be in all."""
+        limits = [limit for each in self._pids if (limit := _number(each)) is not None]
+        return min([self._most_processes(), *limits])
+
+    def _look(self) -> Load:
+        available = [self._field("meminfo", "MemAvailable") * 1024]
+        available += _left(self._memory, ("memory.current", "memory.usage_in_bytes"))
+        running = int(self._text("loadavg").split()[3].partition("/")[2])
+        free = [self._most_processes() - running, *_left(self._pids, ("pids.current",))]
+        return Load(min(available), min(free), _free_descriptors(), self._pressure())
+
+    def _most_processes(self) -> int:
+        most = [self._proc / "sys/kernel/pid_max", self._proc / "sys/kernel/threads-max"]
+        return min(number for path in most if (number := _number(path)) is not None)
+
+    def _pressure(self) -> float | None:
+        with contextlib.suppress(OSError, ValueError, IndexError):  # off at boot: reading says EOPNOTSUPP then
+            for line in self._text("pressure/memory").splitlines():
+                if line.startswith("full avg10="):
+                    return float(line.split()[1].removeprefix("avg10="))
+        return None
+
+    def _field(self, name: str, key: str) -> int:
+        lines = (line.partition(":") for line in self._text(name).splitlines())
+        return next(int(value.split()[0]) for found, _, value in lines if found == key)
+
+    def _text(self, name: str) -> str:
+        return (self._proc / name).read_text()
+
+
+def _above(own: Path | None, names: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files that limit our own group and those above it, as far as they can be seen and say a limit."""
+    while own is not None and own != own.parent:
+        for name in names:
+            number = _number(own / name)
+            if number is not None and number < _UNLIMITED:
+                yield own / name
+        own = own.parent
+
+
+def _left(limits: list[Path], counters: tuple[str, ...]) -> Iterator[int]:
+    for limit in limits:
+        most = _number(limit)
+        used = next((number for name in counters if (number := _number(limit.with_name(name))) is not None), None)
+        if most is not None and used is not None:
+            yield max(0, most - used)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None when there is none, as with "max"."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _free_descriptors() -> int:
+    """Return about how many more this process may open: numbers are given out from the lowest (open(2))."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    os.close(lowest)
+    return max(0, most - lowest)
