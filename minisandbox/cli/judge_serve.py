@@ -90,7 +90,11 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
     # SO_PEERCRED names to clients who listened: the judge's user, not the one who bound it (unix(7))
     listener.listen(64)
     async with open_supervisor(
-        state_dir=options.state_dir or place / "state", max_sandboxes=8 * options.at_once, degrade=options.degrade
+        state_dir=options.state_dir or place / "state",
+        max_sandboxes=8 * options.at_once,
+        degrade=options.degrade,
+        reserve_cpus=options.reserve_cpus,
+        reserve_memory_bytes=options.reserve_memory or 0,
     ) as supervisor:
         caps = caps_of(supervisor.degraded) + ((SHARED_USER,) if os.geteuid() == 0 else ())
         server = Server(

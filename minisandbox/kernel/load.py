@@ -10,7 +10,7 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class LoadMeter:
         self._proc = proc
         self._memory = list(_above(layout.where("memory"), ("memory.max", "memory.limit_in_bytes")))
         self._pids = list(_above(layout.where("pids"), ("pids.max",)))
+        self._most_bytes = 0
+        self._used: Callable[[], int | None] = lambda: None
         self._last: Load | None = None
         self._looked_at = 0.0
 
@@ -50,6 +52,10 @@ class LoadMeter:
         if self._last is None or now - self._looked_at > LOOK_S:
             self._last, self._looked_at = self._look(), now
         return self._last
+
+    def bound(self, most_bytes: int, used: Callable[[], int | None]) -> None:
+        """Count memory as available only up to a bound upon what we use ourselves, which `used` tells."""
+        self._most_bytes, self._used = most_bytes, used
 
     def memory_bytes(self) -> int:
         """Return how much memory there is in all, for the host or for our own control group."""
@@ -64,6 +70,8 @@ class LoadMeter:
     def _look(self) -> Load:
         available = [self._field("meminfo", "MemAvailable") * 1024]
         available += _left(self._memory, ("memory.current", "memory.usage_in_bytes"))
+        if self._most_bytes and (used := self._used()) is not None:
+            available.append(max(0, self._most_bytes - used))
         running = int(self._text("loadavg").split()[3].partition("/")[2])
         free = [self._most_processes() - running, *_left(self._pids, ("pids.current",))]
         return Load(min(available), min(free), _free_descriptors(), self._pressure())

@@ -75,7 +75,6 @@ class Capacity:
     memory_bytes: int
     cpus: float
     processes: int
-    reserved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +177,8 @@ class Bookkeeper:
 
     def _shortage_of_host(self, load: Load) -> Shortage | None:
         policy, needed = self.policy, self.policy.free_memory_bytes
-        free = load.available_bytes - self.capacity.reserved_bytes
-        if free < needed:
-            return Shortage(Gate.MEMORY_FREE, needed, max(0, free))
+        if load.available_bytes < needed:
+            return Shortage(Gate.MEMORY_FREE, needed, load.available_bytes)
         if load.free_processes < policy.free_processes:
             return Shortage(Gate.PROCESSES, policy.free_processes, load.free_processes)
         if load.free_descriptors < policy.free_descriptors:

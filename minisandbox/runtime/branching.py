@@ -271,9 +271,10 @@ class Branches:
             except SandboxError as error:
                 failures.append(error)
 
+        leases = await self._admit(options, count)
         try:
             async with trio.open_nursery() as nursery:
-                for lease in await self._admit(options, count):
+                for lease in leases:
                     nursery.start_soon(open_one, lease)
             if failures:
                 raise failures[0]

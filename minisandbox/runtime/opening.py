@@ -59,13 +59,7 @@ async def open_supervisor(
     reserve_cpus: int = 0,
     reserve_memory_bytes: int = 0,
 ) -> AsyncIterator[Supervisor]:
-    """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
-
-    Kinds of sandboxes that are opened often are started ahead, at most `max_parked` at once. What a dead supervisor
-    left in `state_dir` is removed first. With `self_test` a sandbox tries what none may do. `events` gets each event of
-    a sandbox's life. What cannot be enforced is refused, but for `degrade`. `admission` says how much the host is
-    trusted with; what is reserved is kept free of all sandboxes. Raises HostError when none can run here.
-    """
+    """Open a supervisor for the block; at its end nothing of it is left. Raises HostError when none can run here."""
     host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
@@ -75,18 +69,14 @@ async def open_supervisor(
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(OwnIds() if host.outer else claim_ids(max_sandboxes)))
         cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
-        meter = LoadMeter(host.layout)
-        capacity = _keep_free(cgroups, meter, reserve_cpus, reserve_memory_bytes)
+        queue = _open_queue(host, cgroups, telemetry, admission, (reserve_cpus, reserve_memory_bytes))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        queue = AdmissionQueue(Bookkeeper(admission or Admission(), capacity), meter, telemetry)
-        supervisor = Supervisor(
-            disks, reactor, launcher, slots, handles, engines, max_parked, telemetry, queue, host.degraded
-        )
+        supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, queue, host.degraded)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)
@@ -172,12 +162,18 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
             yield reactor
 
 
-def _keep_free(cgroups: CgroupTree, meter: LoadMeter, cpus: int, memory_bytes: int) -> Capacity:
-    """Keep a part of the host free of sandboxes, and return what there is for them."""
+def _open_queue(
+    host: _Host, cgroups: CgroupTree, telemetry: Telemetry, admission: Admission | None, reserve: tuple[int, int]
+) -> AdmissionQueue:
+    """Keep cores and memory free of sandboxes, and return the queue for what is left."""
+    (cpus, memory_bytes), meter = reserve, LoadMeter(host.layout)
     cores, host_bytes = len(os.sched_getaffinity(0)), meter.memory_bytes()
     check_reserve(cpus, memory_bytes, cpus + 1, host_bytes)  # how many cores there are is for the cpuset to say
     cgroups.keep(cpus, memory_bytes, host_bytes)
-    return Capacity(host_bytes - memory_bytes, max(1, cores - cpus), meter.processes(), memory_bytes)
+    if memory_bytes:
+        meter.bound(host_bytes - memory_bytes, cgroups.memory_bytes)
+    capacity = Capacity(host_bytes - memory_bytes, max(1, cores - cpus), meter.processes())
+    return AdmissionQueue(Bookkeeper(admission or Admission(), capacity), meter, telemetry)
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ class AdmissionQueue:
     """Lets sandboxes in. `serve` must run beside it."""
 
     def __init__(self, books: Bookkeeper, meter: LoadMeter, telemetry: Telemetry) -> None:
-        self.books, self._meter, self._telemetry = books, meter, telemetry
+        self.books, self._meter, self.telemetry = books, meter, telemetry
         self._waiting: list[Ticket] = []
         self._number = 0
         self._changed = trio.Event()
@@ -177,7 +177,7 @@ class AdmissionQueue:
     async def _wait(self, ticket: Ticket, deadline_s: float | None) -> None:
         insort(self._waiting, ticket)
         self.change()
-        self._telemetry.queue(ticket.number, ticket.priority, str(ticket.waits_for))
+        self.telemetry.queue(ticket.number, ticket.priority, str(ticket.waits_for))
         outcome = "cancelled"
         try:
             with trio.move_on_after(MAX_SECONDS if deadline_s is None else deadline_s):
@@ -186,7 +186,7 @@ class AdmissionQueue:
                 ticket.error = self._too_late(ticket, deadline_s)
             outcome = "admitted" if ticket.error is None else outcome_of(ticket.error)
         finally:
-            self._telemetry.unqueue(ticket.number, outcome, time.time() - ticket.since)
+            self.telemetry.unqueue(ticket.number, outcome, time.time() - ticket.since)
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
             self.change()  # who comes next may have waited behind it alone

@@ -36,7 +36,6 @@ from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import SlotPool, configure
 from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.starting import Starting
-from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.template import Template
 from minisandbox.runtime.uplink import Uplink
 from minisandbox.spec import Limits, Timing
@@ -54,12 +53,11 @@ class Supervisor(Inspected, Starting):
         handles: Handles,
         engines: Engines,
         max_parked: int,
-        telemetry: Telemetry,
         queue: AdmissionQueue,
         degraded: Iterable[Degradation] = (),
     ) -> None:
         self.state = disks.state
-        self.telemetry = telemetry
+        self.telemetry = queue.telemetry
         self.degraded = tuple(name for name in Degradation if name in set(degraded))
         """What its sandboxes are opened without, since this host cannot enforce it and that was agreed to."""
         self.parking = ParkingLot(max_parked, self._start_ahead, self.close_sandbox)
@@ -108,29 +106,23 @@ class Supervisor(Inspected, Starting):
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox for the block, once there is room: higher priorities first, at most after `deadline_s`.
-
-        Raises StartError, UsageError, HostError, AdmissionError when this host cannot hold it, DeadlineError when it
-        waited too long, BusyError with a deadline of 0. Cancelled: gone.
-        """
-        found_rootfs, stored, layers = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
+        """Open a sandbox for the block, once there is room. Raises SandboxErrors, see the manual; cancelled: gone."""
+        origin = await self._lookup.find_start(template or rootfs, snapshot, self.branches)
         found = self._lookup.find_policy(policy)
         options = Options(
             engine=engine or (DEFAULT_ENGINE if template else self._engines.default),
             template=template,
-            rootfs=found_rootfs,
+            **origin,
             policy=found,
             limits=found.limits.overridden_by(limits),
             binds=(*found.binds, *binds),
             hostname=found.hostname if hostname is None else hostname,
-            env={**found_rootfs.env, **found.env, **(PINNED_ENV if deterministic else {}), **(env or {})},
+            env={**origin["rootfs"].env, **found.env, **(PINNED_ENV if deterministic else {}), **(env or {})},
             lifetime_s=lifetime_s,
             terminal=terminal,
             trace=trace,
             deterministic=deterministic,
             disk=find_disk(disk),
-            stored=stored,
-            layers=layers,
         )
         async with self._opened(options, priority, deadline_s) as sandbox:
             yield sandbox

@@ -59,7 +59,7 @@ class Templated:
         """
         supervisor = cast("Supervisor", self)
         supervisor.check_open()
-        found, _, _ = await supervisor._lookup.find_start(rootfs, None, supervisor.branches)
+        found = await supervisor.find_rootfs(rootfs)
         wanted, variables = read_preload(preload), warm_env(found, env, hash_seed)
         warm = WarmSpec(python=python, preload=wanted, env=variables, limits=limits or Limits(), deadline_s=deadline_s)
         pods = partial(_open_pod, supervisor, found, tuple(binds), max_sandboxes)
