@@ -5,6 +5,7 @@ A start takes no longer than its deadline. Whatever fails, the slot comes back, 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -133,8 +134,10 @@ class Starting(Templated):
         return sandbox
 
     async def _ask(self, attempt: Attempt, sandbox: Sandbox, control_fd: int, options: Options) -> None:
-        layer_fds, shown = self.shown(options)
-        with self.handles.bind_fds(options.binds) as bind_fds, self._disks.opened(sandbox, options) as disk_fd:
+        layer_fds, shown = await self.shown(options)
+        async with contextlib.AsyncExitStack() as stack:
+            bind_fds = await stack.enter_async_context(self.handles.bind_fds(options.binds))
+            disk_fd = stack.enter_context(self._disks.opened(sandbox, options))
             spec = StartSpec(
                 number=sandbox.number,
                 slot=sandbox.slot.number,
