@@ -198,3 +198,13 @@ void host_open(struct host *host, const struct reporter *to)
 	if (host->own_mount_ns_fd < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
 }
+
+/* When the host runs out of memory, or all sandboxes together reach their limit, the kernel shall take from them, and
+ * neither us nor who trains beside us (proc_pid_oom_score_adj(5)). Written with CAP_SYS_RESOURCE, nothing inside can
+ * take it back. No protection of the sandbox depends on it, so a failure is none. */
+void host_offer(const struct host *host)
+{
+	cleanup_fd int fd = openat(host->proc_fd, "self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0)
+		(void)!write(fd, "1000", 4);
+}
