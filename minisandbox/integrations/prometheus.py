@@ -79,6 +79,8 @@ class SupervisorCollector(Collector):
             ("parked", "miss"): counts.parked_missing,
         }
         yield _counters("pool_requests", "What was found ready, or had to be made.", ("pool", "result"), pools)
+        stuck = {"layer": 0, "disk": 0, "network": 0, **counts.stuck}
+        yield _counters("stuck_cleanups", "Steps of clean-ups that did not end in time.", ("step",), stuck)
         yield _counters("lost_sandboxes", "Sandboxes that went before their owner closed them.", (), {(): counts.lost})
         yield _counters("lost_launchers", "Launchers that died.", (), {(): counts.launchers_lost})
         yield _counters("lost_events", "Events that could not be logged.", (), {(): counts.events_lost})

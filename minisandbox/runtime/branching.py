@@ -154,7 +154,7 @@ class Branches:
             sandbox.end_move()
             raise
         directory, sandbox.directory = sandbox.directory, None
-        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory(), directory)
+        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory(), self._slots.cleanup, directory)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):

@@ -75,7 +75,7 @@ class Copies:
         except BaseException:
             _remove(account)
             raise
-        return SealedLayer(disk_fd, account)
+        return SealedLayer(disk_fd, account, self._slots.cleanup)
 
 
 def _remove(account: KeptMemory | None) -> None:

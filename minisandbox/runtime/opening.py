@@ -30,11 +30,13 @@ from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.host_checks import kernel_refusal
+from minisandbox.runtime.options import check_lifetime
 from minisandbox.runtime.pod import SpawnLauncher
 from minisandbox.runtime.queue import AdmissionQueue
 from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.starting import DEFAULT_LIFETIME_S
 from minisandbox.runtime.status import serving_status
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.telemetry import Telemetry
@@ -58,6 +60,7 @@ async def open_supervisor(
     admission: Admission | None = None,
     reserve_cpus: int = 0,
     reserve_memory_bytes: int = 0,
+    max_lifetime_s: float | None = DEFAULT_LIFETIME_S,
 ) -> AsyncIterator[Supervisor]:
     """Open a supervisor for the block; at its end nothing of it is left. Raises HostError when none can run here."""
     host = _look(cgroup_layout, degrade, max_sandboxes)
@@ -77,6 +80,7 @@ async def open_supervisor(
         disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
         supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, queue, host.degraded)
+        supervisor.max_lifetime_s = check_lifetime(max_lifetime_s)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
         if self_test:
             await run_self_test(supervisor)

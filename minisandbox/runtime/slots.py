@@ -17,6 +17,7 @@ from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, S
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
+from minisandbox.runtime.cleanup import Cleanup
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
 
@@ -66,7 +67,7 @@ class SlotPool:
         first_group: int = 0,
     ) -> None:
         self._first_group, self._next_group = first_group, limit
-        self.telemetry = telemetry
+        self.telemetry, self.cleanup = telemetry, Cleanup(telemetry)
         self._launcher = launcher
         self.cgroups = cgroups
         self._ids = ids

@@ -46,12 +46,17 @@ if TYPE_CHECKING:
     from minisandbox.images.state import StateDir
 
 
+DEFAULT_LIFETIME_S = 7 * 86400.0
+
+
 class Starting(Templated):
     """Starts of a supervisor's sandboxes."""
 
     state: StateDir
     telemetry: Telemetry
     degraded: tuple[Degradation, ...]
+    max_lifetime_s: float | None = DEFAULT_LIFETIME_S
+    """After so long init ends by itself, whatever its owner does; of sandboxes that were given no lifetime."""
     parking: ParkingLot
     reactor: Reactor
     branches: Branches
@@ -150,7 +155,7 @@ class Starting(Templated):
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
                 filter_fds=sandbox.filter_fds,
-                lifetime_s=options.lifetime_s,
+                lifetime_s=options.lifetime_s or self.max_lifetime_s,
                 terminal=options.terminal,
                 trace=options.trace,
                 deterministic=options.deterministic,

@@ -213,7 +213,7 @@ class Supervisor(Inspected, Starting):
 
     async def _end(self, sandbox: Sandbox) -> None:
         with self.telemetry.closing(sandbox):
-            await sandbox.network.aclose()
+            await self._slots.cleanup.wait("network", sandbox.network.aclose)
             try:
                 await sandbox.place.launcher.end(sandbox.slot.number, sandbox.number)
             except DeadlineError:
@@ -226,4 +226,4 @@ class Supervisor(Inspected, Starting):
             for layer in sandbox.layers:
                 await layer.release()
             if sandbox.directory is not None:
-                await sandbox.directory.aclose()
+                await sandbox.directory.aclose(self._slots.cleanup)

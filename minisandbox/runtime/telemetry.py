@@ -82,6 +82,8 @@ class Telemetry:
         self.lost = 0
         """Sandboxes that went while their owner still had them."""
         self.quarantined = 0
+        self.stuck: dict[str, int] = defaultdict(int)
+        """Steps of clean-ups that did not end in time, by name."""
         self.launchers_lost = 0
         self.events_lost = 0
 
@@ -173,6 +175,11 @@ class Telemetry:
         """A slot was taken out of use."""
         self.quarantined += 1
         self.tell("quarantined", slot=slot.number)
+
+    def stick(self, step: str) -> None:
+        """A step of a clean-up did not end in time, and was left to itself."""
+        self.stuck[step] += 1
+        self.tell("stuck", step=step)
 
     def watch(self, number: int) -> Watch:
         """Return the observer of a new sandbox."""
