@@ -82,11 +82,15 @@ async def open_supervisor(
         supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, queue, host.degraded)
         supervisor.max_lifetime_s = check_lifetime(max_lifetime_s)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
-        if self_test:
-            await run_self_test(supervisor)
-        telemetry.begin(receive)  # the self-test is nothing that anybody asked for
+        await _begin(supervisor, receive, self_test=self_test)
         async with serving_status(supervisor, lock.path):
             yield supervisor
+
+
+async def _begin(supervisor: Supervisor, receive: EventReceiver | None, *, self_test: bool) -> None:
+    if self_test:
+        await run_self_test(supervisor)
+    supervisor.telemetry.begin(receive)  # the self-test is nothing that anybody asked for
 
 
 @dataclass(frozen=True, slots=True)
