@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -272,6 +273,20 @@ def test_the_load_of_this_host_can_be_read() -> None:
     assert 0 < load.available_bytes <= meter.memory_bytes()
     assert 0 < load.free_processes <= meter.processes()
     assert load.free_descriptors > 0
+
+
+def test_a_look_for_which_there_is_no_descriptor_says_so() -> None:
+    """The host is full of descriptors then; anything else that keeps it from looking stops nobody."""
+    meter = LoadMeter(detect_layout())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        full = meter.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (0, True) == (full.free_descriptors, meter.look().free_descriptors > 0)
+    assert LoadMeter(detect_layout(), Path("/nonexistent")).look().free_descriptors > 0
 
 
 # ---- with real sandboxes

@@ -7,6 +7,7 @@ so, and `LoadMeter` looks no more often than is useful.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import time
@@ -50,7 +51,10 @@ class LoadMeter:
         """Return what is left, as it was at most `LOOK_S` ago."""
         now = time.monotonic()
         if self._last is None or now - self._looked_at > LOOK_S:
-            self._last, self._looked_at = self._look(), now
+            try:
+                self._last, self._looked_at = self._look(), now
+            except OSError as error:
+                return _unknown(error)
         return self._last
 
     def bound(self, most_bytes: int, used: Callable[[], int | None]) -> None:
@@ -95,6 +99,12 @@ class LoadMeter:
         return (self._proc / name).read_text()
 
 
+def _unknown(error: OSError) -> Load:
+    """Return a look that came to nothing: it stops nobody, unless it was for want of descriptors."""
+    free_descriptors = 0 if error.errno in (errno.EMFILE, errno.ENFILE) else _UNLIMITED
+    return Load(_UNLIMITED, _UNLIMITED, free_descriptors, None)
+
+
 def _above(own: Path | None, names: tuple[str, ...]) -> Iterator[Path]:
     """Yield the files that limit our own group and those above it, as far as they can be seen and say a limit."""
     while own is not None and own != own.parent:
@@ -125,9 +135,6 @@ def _number(path: Path) -> int | None:
 def _free_descriptors() -> int:
     """Return about how many more this process may open: numbers are given out from the lowest (open(2))."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
+    lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     os.close(lowest)
     return max(0, most - lowest)

@@ -69,7 +69,13 @@ class Handles:
         """Return a sealed memory file for each seccomp program of the policy, compiled at its first use."""
         key = (policy.seccomp, policy.capabilities)
         if key not in self._filters:
-            self._filters[key] = [sealed_memfd("filter", program) for program in filters(policy)]
+            fds = self._filters.setdefault(key, [])
+            try:
+                fds += (sealed_memfd("filter", program) for program in filters(policy))
+            except BaseException:  # a part of the filters must never be taken for all of them
+                for fd in self._filters.pop(key):
+                    os.close(fd)
+                raise
         return self._filters[key]
 
     @contextlib.asynccontextmanager

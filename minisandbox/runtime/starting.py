@@ -92,6 +92,7 @@ class Starting(Templated):
     async def _start_in_slot(self, options: Options, lease: Lease | None) -> Sandbox:
         begun = time.monotonic()
         engine = self._engines.find(options.engine)
+        self.handles.filter_fds(options.policy)  # what can fail of it fails here, while there is no slot to be lost
         place = await self.place_of(options)
         slot = await self._acquire(place.slots, options.limits)
         if lease is not None:
