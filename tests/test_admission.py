@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -267,8 +268,8 @@ def test_numbers_that_make_no_sense(wrong: dict[str, float]) -> None:
 
 def test_the_load_of_this_host_can_be_read() -> None:
     """Numbers that can be."""
-    meter = LoadMeter(detect_layout())
-    load = meter.look()
+    with contextlib.closing(LoadMeter(detect_layout())) as meter:
+        load = meter.look()
 
     assert 0 < load.available_bytes <= meter.memory_bytes()
     assert 0 < load.free_processes <= meter.processes()
@@ -277,7 +278,7 @@ def test_the_load_of_this_host_can_be_read() -> None:
 
 def test_a_look_for_which_there_is_no_descriptor_says_so() -> None:
     """The host is full of descriptors then; anything else that keeps it from looking stops nobody."""
-    meter = LoadMeter(detect_layout())
+    meter = LoadMeter(detect_layout())  # it has nothing open yet
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -285,7 +286,8 @@ def test_a_look_for_which_there_is_no_descriptor_says_so() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert (0, True) == (full.free_descriptors, meter.look().free_descriptors > 0)
+    with contextlib.closing(meter):
+        assert (0, True) == (full.free_descriptors, meter.look().free_descriptors > 0)
     assert LoadMeter(detect_layout(), Path("/nonexistent")).look().free_descriptors > 0
 
 

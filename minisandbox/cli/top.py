@@ -93,7 +93,7 @@ def _drawing(seen: Look, rows: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    heads = [line for each in seen.supervisors for line in _head(each, seen.at)]
+    heads = [line for each in seen.supervisors for line in head_lines(each, seen.at)]
     heads += [f"{instance}  does not answer" for instance in seen.silent]
     table = Table(box=None, pad_edge=False)
     for name in ("INSTANCE", "SANDBOX", "AGE", "MEMORY", "LIMIT", "CPU", "PROCESSES", "COMMANDS", "LAST"):
@@ -105,7 +105,8 @@ def _drawing(seen: Look, rows: int) -> RenderableType:
     return Group(Text("\n".join(heads) or "no supervisor runs here"), table)
 
 
-def _head(each: SupervisorStatus, now: float) -> Iterator[str]:
+def head_lines(each: SupervisorStatus, now: float) -> Iterator[str]:
+    """Yield what stands above the table about one supervisor: counts, and who waits."""
     yield (
         f"{each.instance}  pid {each.pid}  {each.live} live, {each.parked} parked, {each.starting} starting,"
         f" {each.queued} queued of {each.max_sandboxes}, {size_text(each.promised_bytes)} promised"

@@ -1,13 +1,14 @@
 """What this host has left at this moment: memory, process numbers, descriptors; and how hard memory is pressed for.
 
-It only reads: /proc, the files of our own control groups, and the lowest free descriptor number. That takes 0.1 ms or
-so, and `LoadMeter` looks no more often than is useful.
+It only reads: /proc, the files of our own control groups, and the lowest free descriptor number. `LoadMeter` keeps open
+what it reads often, and looks no more often than is useful.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import time
@@ -21,6 +22,7 @@ LOOK_S = 0.05
 """How old a look may be. A start takes longer, and dozens of them are under way at most."""
 
 _UNLIMITED = 1 << 62
+_READ_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class LoadMeter:
         self._proc = proc
         self._memory = list(_above(layout.where("memory"), ("memory.max", "memory.limit_in_bytes")))
         self._pids = list(_above(layout.where("pids"), ("pids.max",)))
+        self._fds: dict[str, int] = {}
+        self._most_processes = self._read_most_processes()
         self._most_bytes = 0
         self._used: Callable[[], int | None] = lambda: None
         self._last: Load | None = None
@@ -69,7 +73,13 @@ class LoadMeter:
     def processes(self) -> int:
         """Return how many processes there may be in all."""
         limits = [limit for each in self._pids if (limit := _number(each)) is not None]
-        return min([self._most_processes(), *limits])
+        return min([self._most_processes, *limits])
+
+    def close(self) -> None:
+        """Close the files that are kept open."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
 
     def _look(self) -> Load:
         available = [self._field("meminfo", "MemAvailable") * 1024]
@@ -77,12 +87,12 @@ class LoadMeter:
         if self._most_bytes and (used := self._used()) is not None:
             available.append(max(0, self._most_bytes - used))
         running = int(self._text("loadavg").split()[3].partition("/")[2])
-        free = [self._most_processes() - running, *_left(self._pids, ("pids.current",))]
-        return Load(min(available), min(free), _free_descriptors(), self._pressure())
+        free = [self._most_processes - running, *_left(self._pids, ("pids.current",))]
+        return Load(min(available), min(free), self._free_descriptors(), self._pressure())
 
-    def _most_processes(self) -> int:
+    def _read_most_processes(self) -> int:
         most = [self._proc / "sys/kernel/pid_max", self._proc / "sys/kernel/threads-max"]
-        return min(number for path in most if (number := _number(path)) is not None)
+        return min((number for path in most if (number := _number(path)) is not None), default=_UNLIMITED)
 
     def _pressure(self) -> float | None:
         with contextlib.suppress(OSError, ValueError, IndexError):  # off at boot: reading says EOPNOTSUPP then
@@ -96,7 +106,18 @@ class LoadMeter:
         return next(int(value.split()[0]) for found, _, value in lines if found == key)
 
     def _text(self, name: str) -> str:
-        return (self._proc / name).read_text()
+        return os.pread(self._fd(name), _READ_BYTES, 0).decode()
+
+    def _fd(self, name: str) -> int:
+        if name not in self._fds:
+            self._fds[name] = os.open(self._proc / name, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fds[name]
+
+    def _free_descriptors(self) -> int:
+        """Return about how many more this process may open: numbers are given out from the lowest (open(2))."""
+        lowest = fcntl.fcntl(self._fd("loadavg"), fcntl.F_DUPFD_CLOEXEC, 0)
+        os.close(lowest)
+        return max(0, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - lowest)
 
 
 def _unknown(error: OSError) -> Load:
@@ -130,11 +151,3 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def _free_descriptors() -> int:
-    """Return about how many more this process may open: numbers are given out from the lowest (open(2))."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    os.close(lowest)
-    return max(0, most - lowest)

@@ -72,7 +72,8 @@ async def open_supervisor(
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(OwnIds() if host.outer else claim_ids(max_sandboxes)))
         cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
-        queue = _open_queue(host, cgroups, telemetry, admission, (reserve_cpus, reserve_memory_bytes))
+        meter = stack.enter_context(contextlib.closing(LoadMeter(host.layout)))
+        queue = _open_queue(meter, cgroups, telemetry, admission, (reserve_cpus, reserve_memory_bytes))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
@@ -171,11 +172,12 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
 
 
 def _open_queue(
-    host: _Host, cgroups: CgroupTree, telemetry: Telemetry, admission: Admission | None, reserve: tuple[int, int]
+    meter: LoadMeter, cgroups: CgroupTree, telemetry: Telemetry, admission: Admission | None, reserve: tuple[int, int]
 ) -> AdmissionQueue:
     """Keep cores and memory free of sandboxes, and return the queue for what is left."""
-    (cpus, memory_bytes), meter = reserve, LoadMeter(host.layout)
+    cpus, memory_bytes = reserve
     cores, host_bytes = len(os.sched_getaffinity(0)), meter.memory_bytes()
+    meter.look()  # what it keeps open is open from now on
     check_reserve(cpus, memory_bytes, cpus + 1, host_bytes)  # how many cores there are is for the cpuset to say
     cgroups.keep(cpus, memory_bytes, host_bytes)
     if memory_bytes:
