@@ -164,6 +164,7 @@ class Supervisor(Inspected, Starting):
                 if deadline_s == 0:
                     raise
                 deadline_s = None if give_up_at is None else max(0.001, give_up_at - trio.current_time())
+                await trio.lowlevel.checkpoint()  # or we could keep everybody else from making room
 
     def _can_free(self) -> int:
         return self.parking.parked + self.branches.changes.going
