@@ -48,7 +48,7 @@ async def test_a_sandbox_whose_proxy_does_not_stop_is_closed(
     async def hang(network: SandboxNetwork) -> None:
         await trio.sleep_forever()
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with supervisor.open_sandbox() as sandbox:
             monkeypatch.setattr(SandboxNetwork, "aclose", hang)
             await sandbox.run(["true"])
