@@ -21,7 +21,7 @@ from bench.command import console, parser_of, run_benchmark, with_bar
 from bench.samples import look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
 from bench.state_report import EMPTY, StateReport, Timed, print_state
-from bench.state_warm import Warm, by_forks, open_warm, warm_subjects
+from bench.state_warm import PAUSE_S, Ahead, Warm, by_forks, open_warm
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -29,9 +29,6 @@ EXAMPLES = """examples:
   bench/state.py                                    everything, in about four minutes; it needs 9 GiB of memory
   bench/state.py --quick                            a first impression, in about ten seconds
   bench/state.py --json state.json --plot state.png"""
-
-PAUSE_S = 0.02
-"""Between two subjects, for what the one before left to be taken apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +105,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 async def measure_all(effort: Effort, state_dir: Path | None, rootfs: str) -> StateReport:
-    """Measure everything. Nothing is started ahead: what is compared is the start itself."""
+    """Measure everything. Nothing is started ahead, as what is compared is the start itself; Pythons both ways."""
     machine = look_at_machine()
     skipped: dict[str, str] = {}
-    async with minisandbox.open_supervisor(state_dir=state_dir, max_parked=0) as supervisor:
-        async with open_warm(supervisor, rootfs, skipped) as warm:
-            subjects = await measure_subjects(supervisor, effort, warm)
+    async with (
+        minisandbox.open_supervisor(state_dir=state_dir, max_parked=0) as supervisor,
+        minisandbox.open_supervisor(state_dir=state_dir) as by_default,
+    ):
+        async with (
+            open_warm(Warm, supervisor, rootfs, skipped) as warm,
+            open_warm(Ahead, by_default, rootfs, skipped) as ahead,
+        ):
+            subjects = await measure_subjects(supervisor, effort, (warm, ahead))
             forks = await by_forks(warm, effort.forks, effort.repeats)
         sizes = await by_size(supervisor, effort.sizes, effort.chains)
         depths = await by_depth(supervisor, effort.depths, effort.chains)
@@ -173,7 +176,9 @@ class Subjects:
                 return time.perf_counter() - begun
 
 
-async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort, warm: Warm) -> dict[str, Timed]:
+async def measure_subjects(
+    supervisor: minisandbox.Supervisor, effort: Effort, pythons: Sequence[Warm]
+) -> dict[str, Timed]:
     """Let all take turns. The first turns warm caches and pools and do not count."""
     subjects, order = Subjects(supervisor, effort.held_bytes), random.Random(0)
     labels = {
@@ -184,11 +189,11 @@ async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort, w
         "fork": "fork of a sandbox that holds state",
         "snapshot": "snapshot of it, until it returns",
     }
-    timed = {key: Timed(label=label, seconds=[]) for key, label in labels.items()} | warm_subjects(warm)
-    pythons: dict[str, Callable[[], Awaitable[float]]] = {
-        **{f"cold_{name}": partial(warm.cold, name) for name in warm.templates},
-        **{f"warm_{name}": partial(warm.warm, name) for name in warm.templates},
-    }
+    timed = {key: Timed(label=label, seconds=[]) for key, label in labels.items()}
+    turns_of_pythons: dict[str, Callable[[], Awaitable[float]]] = {}
+    for each in pythons:
+        timed |= each.subjects()
+        turns_of_pythons |= each.turns()
     for number in with_bar(range(-1, effort.rounds), "one at a time"):
         async with supervisor.open_sandbox(limits=roomy(effort.held_bytes)) as sandbox:
             await write(sandbox, effort.held_bytes)
@@ -200,7 +205,7 @@ async def measure_subjects(supervisor: minisandbox.Supervisor, effort: Effort, w
                     "empty_life": subjects.empty_life,
                     "restore": partial(subjects.restore, sandbox, snapshot),
                     "open_snapshot": partial(subjects.open_snapshot, snapshot),
-                    **pythons,
+                    **turns_of_pythons,
                 }
                 for _ in range(effort.turns):
                     for key in order.sample(list(turns), len(turns)):

@@ -1,4 +1,4 @@
-"""The picture of a measurement of snapshots: four sets of curves, over what they grow with."""
+"""The picture of a measurement of snapshots and templates: four sets of curves, over what they grow with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def draw_state(report: StateReport, file: Path) -> None:
     size.set_xticks(ticks, [size_text(tick) for tick in ticks])
     draw_curves(depth, report.by_depth, "Snapshots upon each other: time in ms", "linear")
     draw_curves(layers, report.by_layers, "Layers that were not made fewer: ms for 1,000 calls")
-    draw_curves(siblings, report.by_siblings, "Siblings at once: time in ms")
+    at_once = report.by_siblings | {f"warm_{key}": curve for key, curve in report.by_forks.items()}
+    draw_curves(siblings, at_once, "Siblings, or forks of a template, at once: time in ms")
     empty = report.subjects[EMPTY].quantile(0.5) * 1e3
     for axes in (size, depth, siblings):
         axes.axhline(empty, color=FAINT, linewidth=1.2, linestyle="--", zorder=0)

@@ -149,6 +149,18 @@ class LedgerError(LocatedError):
     """A ledger of the judge was cut, edited or reordered. `line` is the first entry that does not hold."""
 
 
+class EndpointError(SandboxError):
+    """The server that a policy asks was not reached, or refused for now or failed, in all tries."""
+
+    retryable = True
+
+
+class UndecidedError(SandboxError):
+    """The judge failed in all its tries, so that its verdict is none (IE)."""
+
+    retryable = True
+
+
 class RecordError(SandboxError):
     """The records of a run cannot be kept or read: the disk is full, the store is damaged or of another version."""
 

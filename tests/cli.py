@@ -32,7 +32,7 @@ def environment(state_dir: Path) -> dict[str, str]:
 
 def agreeing(words: Sequence[str]) -> list[str]:
     """Return a command line that opens sandboxes with what this host needs for this user; nothing more for root."""
-    if words[:1] not in (["run"], ["shell"]):
+    if words[:1] not in (["run"], ["shell"], ["rollout"]):
         return list(words)
     return [words[0], *(word for name in needed_degradations() for word in ("--degrade", name)), *words[1:]]
 

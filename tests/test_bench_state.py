@@ -13,13 +13,13 @@ import pytest
 
 from bench.report import Goal
 from bench.state_report import STATE_GOALS, Curve, StateReport, Timed, curve_sets, size_text
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 from tests.test_bench import MACHINE
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 OWN = {"empty_start", "empty_life", "restore", "open_snapshot", "fork", "snapshot"}
-WARM = {"cold_print", "warm_print", "cold_numpy", "warm_numpy"}
+WARM = {f"{prefix}{way}_{name}" for prefix in ("", "ahead_") for way in ("cold", "warm") for name in ("print", "numpy")}
 
 
 def report_of(seconds: dict[str, float]) -> StateReport:
@@ -47,6 +47,10 @@ GOOD = report_of(
         "warm_numpy": 1.0,
         "cold_print": 4.0,
         "warm_print": 1.0,
+        "ahead_cold_numpy": 20.0,
+        "ahead_warm_numpy": 1.0,
+        "ahead_cold_print": 4.0,
+        "ahead_warm_print": 1.0,
     }
 )
 BAD = report_of(
@@ -58,6 +62,10 @@ BAD = report_of(
         "warm_numpy": 1.0,
         "cold_print": 3.9,
         "warm_print": 1.0,
+        "ahead_cold_numpy": 19.0,
+        "ahead_warm_numpy": 1.0,
+        "ahead_cold_print": 3.9,
+        "ahead_warm_print": 1.0,
     }
 )
 
@@ -80,7 +88,7 @@ def test_curves_are_of_medians_in_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.requires_root
-@pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}")
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 def test_benchmark_measures_every_subject(tmp_path: Path, state_dir: Path) -> None:
     """A short run has samples of each, curves of all, a line for each goal, and a picture."""
     json, plot = tmp_path / "state.json", tmp_path / "state.png"

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import minisandbox
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = pytest.mark.requires_root
 
@@ -57,7 +57,7 @@ async def seen(supervisor: minisandbox.Supervisor, snapshot: minisandbox.Snapsho
     return result.stdout
 
 
-@pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}")
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 async def test_two_openings_of_a_snapshot_see_the_same(
     supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import AsyncIterator
 from functools import partial
@@ -15,7 +16,7 @@ from minisandbox.kernel.launcher import open_launcher
 from minisandbox.runtime import opening
 from minisandbox.runtime.features import Seen, find_features
 from minisandbox.runtime.selftest import run_self_test
-from tests import observer, test_sandbox
+from tests import observer, test_sandbox, test_snapshots
 from tests import test_disk as test_state_disk
 from tests.probes import test_disk, test_root_switch
 from tests.probes.conftest import probe_dir
@@ -26,7 +27,7 @@ __all__ = ["on_disk", "probe_dir"]
 
 pytestmark = pytest.mark.slow  # all in all
 
-CONFORMANCE = (test_sandbox, test_state_disk, test_disk, test_root_switch)
+CONFORMANCE = (test_sandbox, test_snapshots, test_state_disk, test_disk, test_root_switch)
 """Their tests are run here once more, on the supervisor of this module."""
 
 
@@ -63,7 +64,28 @@ async def test_overlays_are_made_by_path_here(supervisor: Supervisor) -> None:
 
     assert ["/", "/x"] == sorted(line.split()[4] for line in mounts.splitlines())
     assert "lowerdir=/x/l/0" in result.stdout.decode()
-    assert (None, None) == (features["overlay by descriptor"], features["landlock"])
+    assert (None, True, None) == tuple(
+        features[name] for name in ("overlay by descriptor", "snapshots in memory", "landlock")
+    )
+
+
+async def test_sealed_layers_are_attached_each_in_a_namespace_of_its_own(supervisor: Supervisor) -> None:
+    """And no mount of the launcher's stays: each would be copied at every start."""
+    launcher = observer.launcher()
+    before = Path(f"/proc/{launcher.pid}/mountinfo").read_text()
+    async with supervisor.open_sandbox() as sandbox:
+        snapshots = []
+        for number in range(3):
+            await sandbox.run(f"echo {number} >/tmp/{number}")
+            snapshots.append(await sandbox.snapshot())
+        namespaces = {os.readlink(f"/proc/self/fd/{layer.namespace_fd}") for layer in snapshots[-1].layers}
+        seen = await sandbox.run("cat /tmp/*")
+    for snapshot in snapshots:
+        await snapshot.close()
+
+    assert b"0\n1\n2\n" == seen.stdout
+    assert 3 == len(namespaces) and os.readlink(f"/proc/{launcher.pid}/ns/mnt") not in namespaces
+    assert before == Path(f"/proc/{launcher.pid}/mountinfo").read_text()
 
 
 async def test_self_test_passes(supervisor: Supervisor) -> None:

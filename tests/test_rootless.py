@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.requires_root, pytest.mark.slow]
 """Root alone can be any user. What holds for the user who runs the tests, the other tests of the suite show."""
 
 HERE = Path(__file__).parent
+PYTHON = "/usr/bin/python3"
 LIMITS = tuple(LIMITS_OF)
 UNTRACKED = Degradation.CONTROL_GROUPS
 SINGLE = Degradation.SINGLE_ID
@@ -303,3 +304,68 @@ def test_a_name_that_is_no_degradation_is_a_usage_error() -> None:
     """The set is closed, and the error lists it."""
     with pytest.raises(UsageError, match="single-id"):
         parse_degradations(["everything"])
+
+
+FORKED = """
+from minisandbox.runtime.standing import stand_by
+look = "import os; print(os.getuid(), os.getppid(), len(os.listdir('/proc/self/fd')), os.path.exists('/tmp/mark'))"
+attack = %r
+async with supervisor.open_template(python=%r, preload=["json"]) as template:
+    said = []
+    for ahead in (False, True):
+        async with supervisor.open_sandbox(template=template) as sandbox:
+            if ahead:
+                await stand_by(sandbox)
+            said += [await sandbox.run_warm(look), await sandbox.run_warm(attack), await sandbox.run("touch /tmp/mark")]
+            said.append(await sandbox.run_warm(look, user=1000))
+    slow = minisandbox.Limits(wall_time_s=0.5)
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        said.append(await sandbox.run_warm("import time; time.sleep(60)", limits=slow))
+    return [[result.stdout.decode(), result.exit_reason.value] for result in said] + [template.replaced]
+"""
+
+REACH = """
+import os, signal
+for pid in {1, os.getppid(), *(int(name) for name in os.listdir('/proc') if name.isdigit())} - {os.getpid()}:
+    for file in ('mem', 'environ', 'root/etc', 'fd/0'):
+        try:
+            os.open(f'/proc/{pid}/{file}', os.O_RDONLY)
+            print('opened', pid, file)
+        except OSError:
+            pass
+    try:
+        os.kill(pid, signal.SIGKILL)
+        print('signalled', pid)
+    except OSError:
+        pass
+for fd in range(3, 100):
+    try:
+        os.write(fd, b'x')
+        print('wrote', fd)
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}")
+@pytest.mark.parametrize("groups", [False, True], ids=["no groups", "delegated group"])
+def test_templates_work_with_subordinate_ids(ranged: UserBox, group: Path, groups: bool) -> None:
+    """On demand and ahead: forks are processes of their sandboxes, and reach neither init nor the warm process."""
+    box = replace(ranged, group=group, degrade=LIMITS) if groups else ranged
+    *said, replaced = box.run(FORKED % (REACH, PYTHON))
+    once = [["0 1 4 False\n", "exited"], ["", "exited"], ["", "exited"], ["1000 1 4 True\n", "exited"]]
+
+    assert ([*once, *once, ["", "wall_time"]], 0) == (said, replaced)
+
+
+def test_templates_are_refused_with_a_single_id(single: UserBox) -> None:
+    """The warm process needs an id of its own."""
+    found = single.run("""
+try:
+    async with supervisor.open_template():
+        return "opened"
+except minisandbox.HostError as error:
+    return str(error)
+""")
+
+    assert "subordinate ids" in found

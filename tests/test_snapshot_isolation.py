@@ -12,12 +12,12 @@ import trio
 
 import minisandbox
 from minisandbox.errors import ClosedError, SnapshotDamagedError, SnapshotNotFoundError, StoreFullError
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 from tests.test_snapshots import MIB, text
 
 pytestmark = [
     pytest.mark.requires_root,
-    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+    pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}"),
 ]
 
 ROOMY = minisandbox.Limits(disk_bytes=2 << 30, memory_bytes=2 << 30, wall_time_s=60)
@@ -148,3 +148,30 @@ async def test_a_snapshot_that_finds_no_room_can_be_saved_later(tmp_path: Path) 
                 await text(again, "sha256sum -c /sum")
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.slow
+async def test_many_sandboxes_of_one_snapshot_at_once(
+    supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
+) -> None:
+    """64 of them, by fork and by opening: each has what was there, and what it wrote itself, and nothing else."""
+    await text(sandbox, "mkdir /d; echo all >/d/all")
+    seen = []
+
+    async def look(sibling: minisandbox.Sandbox, number: int) -> None:
+        await text(sibling, f"echo {number} >/d/own; echo {number} >/d/{number}")
+        seen.append(await text(sibling, "cat /d/own /d/all; ls /d"))
+
+    async def open_one(number: int) -> None:
+        async with supervisor.open_sandbox(snapshot=snapshot) as opened:
+            await look(opened, number)
+
+    with trio.fail_after(240):
+        async with sandbox.fork(64) as siblings, trio.open_nursery() as nursery:
+            for number, sibling in enumerate(siblings):
+                nursery.start_soon(look, sibling, number)
+        async with await sandbox.snapshot() as snapshot, trio.open_nursery() as nursery:
+            for number in range(64):
+                nursery.start_soon(open_one, number)
+
+    assert sorted(f"{number}\nall\n{number}\nall\nown\n" for number in range(64) for _ in range(2)) == sorted(seen)

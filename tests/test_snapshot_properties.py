@@ -16,12 +16,12 @@ import trio
 
 import minisandbox
 from minisandbox.images import StoredSnapshot
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = [
     pytest.mark.requires_root,
     pytest.mark.slow,
-    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+    pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}"),
 ]
 
 NAMES = ("a", "b", "c")

@@ -10,11 +10,11 @@ import trio
 
 import minisandbox
 from minisandbox.errors import BusyError, ClosedError, UsageError
-from tests.kernel import HAS_DETACHED_LAYERS
+from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = [
     pytest.mark.requires_root,
-    pytest.mark.skipif(not HAS_DETACHED_LAYERS, reason=f"snapshots need Linux 6.15, this is {os.uname().release}"),
+    pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}"),
 ]
 
 MIB = 1 << 20
@@ -45,6 +45,7 @@ async def test_a_snapshot_has_what_was_written_and_not_what_came_later(
     assert said == "one\n7 8 640 2\n"
 
 
+@pytest.mark.qemu
 async def test_the_original_goes_on_after_a_snapshot(sandbox: minisandbox.Sandbox) -> None:
     """It has its files, can change them, and keeps its number of layers of history apart from its disk usage."""
     await text(sandbox, "head -c 1000000 /dev/zero >/big; echo one >/a")
@@ -54,6 +55,7 @@ async def test_the_original_goes_on_after_a_snapshot(sandbox: minisandbox.Sandbo
     assert (result.stdout, result.usage.disk_bytes < MIB // 2) == (b"one\none\ntwo\n1000000\n", True)
 
 
+@pytest.mark.qemu
 async def test_siblings_cannot_see_or_change_each_other(sandbox: minisandbox.Sandbox) -> None:
     """What one of them writes or removes is there for none of the others, nor for the original."""
     await text(sandbox, "mkdir /d; echo all >/d/all")

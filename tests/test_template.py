@@ -20,7 +20,9 @@ from minisandbox import (
     Template,
     TemplateError,
     UsageError,
+    open_supervisor,
 )
+from minisandbox.runtime import warm_process
 from tests import observer
 
 PYTHON = "/usr/bin/python3"
@@ -73,10 +75,12 @@ async def template(supervisor: Supervisor) -> AsyncIterator[Template]:
             yield opened
 
 
-@pytest.fixture
-async def warm(supervisor: Supervisor, template: Template) -> AsyncIterator[Sandbox]:
-    """A sandbox of it."""
+@pytest.fixture(params=["on demand", "ahead"])
+async def warm(supervisor: Supervisor, template: Template, request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    """A sandbox of it, into which the first fork is made when it is asked for, or was made ahead."""
     async with supervisor.open_sandbox(template=template) as opened:
+        if request.param == "on demand":
+            await opened.drop_standing()
         yield opened
 
 
@@ -278,20 +282,71 @@ async def test_a_template_that_dies_is_replaced(supervisor: Supervisor, template
     assert (b"1\n", b"2\n", 1) == (first.stdout, second.stdout, template.replaced)
 
 
-async def test_many_sandboxes_of_one_template_at_once(supervisor: Supervisor, template: Template) -> None:
-    """Each gets its own result."""
+@pytest.mark.parametrize("noted", [False, True])
+async def test_a_template_that_is_gone_when_a_sandbox_starts_is_replaced(
+    supervisor: Supervisor, template: Template, noted: bool
+) -> None:
+    """Noted or not: the sandbox gets its fork from a new one, once."""
+    assert template._warm is not None
+    template._warm.slot.cgroup.kill()
+    if noted:
+        warm = template._warm
+        await observer.wait_until(lambda: warm.lost is not None, trio.lowlevel.checkpoint)
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        result = await sandbox.run_warm("print(1)")
+
+    assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+@pytest.mark.slow
+async def test_a_template_that_does_not_answer_is_replaced(supervisor: Supervisor, template: Template) -> None:
+    """A stopped one is given up after a while, and the run goes to a new one."""
+    assert template._warm is not None
+    (pid,) = template._warm.leaf.members()
+    os.kill(pid, signal.SIGSTOP)
+    with trio.fail_after(60):
+        async with supervisor.open_sandbox(template=template) as sandbox:
+            result = await sandbox.run_warm("print(1)")
+
+    assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_template_that_grows_is_replaced(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its parent keeps of each fork is not kept for ever."""
+    monkeypatch.setattr(warm_process, "LOOK_EACH", 2)
+    leak = "import os\nkept = []\nos.register_at_fork(after_in_parent=lambda: kept.append(bytearray(150 << 20)))"
+    with trio.fail_after(60):
+        async with supervisor.open_template(python=PYTHON, preload=leak) as template:
+            for _ in range(3):
+                async with supervisor.open_sandbox(template=template) as sandbox:
+                    assert (await sandbox.run_warm("print(1)")).ok
+
+            assert template.replaced > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_parked", [0, 8])
+async def test_many_sandboxes_of_one_template_at_once(state_dir: Path, max_parked: int) -> None:
+    """64 of them, whether some are parked or none: each gets its own result, and its own memory."""
     seen: list[bytes] = []
 
     async def one(number: int) -> None:
         async with supervisor.open_sandbox(template=template) as sandbox:
-            seen.append((await sandbox.run_warm(f"print({number})")).stdout)
+            await sandbox.run_warm(f"open('/tmp/{number}', 'w').close()")
+            result = await sandbox.run_warm(f"import os; print({number}, os.listdir('/tmp'))")
+            seen.append(result.stdout)
 
-    with trio.fail_after(120):
-        async with trio.open_nursery() as nursery:
-            for number in range(16):
+    with trio.fail_after(240):
+        async with (
+            open_supervisor(state_dir=state_dir, self_test=False, max_parked=max_parked) as supervisor,
+            supervisor.open_template(python=PYTHON, max_sandboxes=64 + max_parked) as template,
+            trio.open_nursery() as nursery,
+        ):
+            for number in range(64):
                 nursery.start_soon(one, number)
 
-    assert sorted(b"%d\n" % number for number in range(16)) == sorted(seen)
+    assert template.replaced == 0
+    assert sorted(f"{number} ['{number}']\n".encode() for number in range(64)) == sorted(seen)
 
 
 async def test_a_cancelled_fork_leaves_nothing(warm: Sandbox) -> None:

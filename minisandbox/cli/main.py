@@ -16,6 +16,7 @@ from minisandbox.cli import (
     policy,
     recover,
     report,
+    rollout,
     rootfs,
     run,
     shell,
@@ -32,7 +33,10 @@ from minisandbox.errors import LAUNCHER_EXIT, SandboxError, UsageError, exit_cod
 PROGRAM_COMMANDS = ("run", "shell")
 """Their exit code is the program's, so that of our own failures is 125 alone, besides 126 and 127 as in a shell."""
 
-COMMANDS = (run, shell, doctor, policy, rootfs, snapshot, template, top, judge, task, report, show, export, recover)
+COMMANDS = (
+    *(run, shell, doctor, policy, rootfs, snapshot, template, top, judge, task),
+    *(rollout, report, show, export, recover),
+)
 
 EXAMPLES = """examples:
   minisandbox doctor                                    can this host run sandboxes, and what is missing?

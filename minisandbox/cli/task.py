@@ -16,6 +16,7 @@ from minisandbox.errors import UsageError
 if TYPE_CHECKING:
     from minisandbox.runtime.supervisor import Supervisor
     from minisandbox.tasks.certificate import Certificate
+    from minisandbox.tasks.sets.unfit import Unfit
     from minisandbox.tasks.task import Task
 
 EXAMPLES = """examples:
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   minisandbox task list tasks/                          the tasks of a directory, and which are certified
   minisandbox task show tasks/sum                       what one asks, and what it is judged by
   minisandbox task import humaneval --out tasks/ --limit 10
+  minisandbox task import repositories --out tasks/ --limit 10       bugs in libraries; their tests are run for it
   minisandbox task check tasks/sum                      certify it; certificate.json is written beside task.toml
   minisandbox task check --runs 30 --json tasks/
 
@@ -54,6 +56,9 @@ def add_parser(commands: Any) -> None:
     importing.add_argument("--out", type=Path, metavar="DIR", required=True, help="where a directory for each is made")
     importing.add_argument(
         "--hidden", action="store_true", help="add tests with other inputs, by what the solutions say (runs them)"
+    )
+    importing.add_argument(
+        "--rootfs", default="python", metavar="NAME", help="in which repositories run their tests (here: %(default)s)"
     )
     importing.set_defaults(serve=serve_import)
     check = actions.add_parser("check", help="look whether a task may reward, and certify it", epilog=EXAMPLES)
@@ -142,10 +147,14 @@ def _only(source: str, name: str | None) -> Task:
 def serve_import(options: argparse.Namespace) -> int:
     """Write the tasks of a set."""
     from minisandbox.tasks.export import write_task
+    from minisandbox.tasks.sets import repositories
     from minisandbox.tasks.sets.unfit import Unfit
     from minisandbox.tasks.source import open_tasks
 
-    items = list(open_tasks(options.source))[: options.limit]
+    if options.source == repositories.NAME:
+        items = run_until_signal(partial(_make_repositories, options))
+    else:
+        items = list(open_tasks(options.source))[: options.limit]
     tasks = [item for item in items if not isinstance(item, Unfit)]
     left_out = [{"name": item.name, "why": item.why} for item in items if isinstance(item, Unfit)]
     if options.hidden:
@@ -160,6 +169,27 @@ def serve_import(options: argparse.Namespace) -> int:
         print(f"left out: {each['name']}: {each['why']}")
     print(f"{len(tasks)} tasks are in {options.out}; check them with: minisandbox task check {options.out}")
     return CERTIFIED
+
+
+async def _make_repositories(options: argparse.Namespace) -> list[Task | Unfit]:
+    """Make the tasks of repositories, which are there only when their tests were run."""
+    import tempfile
+
+    from minisandbox.judge.pipeline import Judge
+    from minisandbox.judge.store import Store
+    from minisandbox.runtime.opening import open_supervisor
+    from minisandbox.tasks.sets import repositories
+
+    console = console_of("stderr")
+    async with open_supervisor(state_dir=options.state_dir, max_sandboxes=8) as supervisor:
+        with tempfile.TemporaryDirectory(prefix="minisandbox-import-") as folder:
+            judge = Judge(supervisor=supervisor, store=Store.open(Path(folder, "judge")))
+            return await repositories.make(
+                judge,
+                limit=options.limit,
+                rootfs=options.rootfs,
+                tell=lambda text: None if options.json else console.print(text, highlight=False),
+            )
 
 
 async def _add_hidden(options: argparse.Namespace, tasks: list[Task]) -> tuple[list[Task], list[dict[str, str]]]:

@@ -79,6 +79,9 @@ async def ingest(supervisor: Supervisor, store: Store, declared: Declared, feed:
         except* (FrameError, _BadAnswerError, trio.BrokenResourceError):
             outlet.rejected = True
             outlet.note(Code.E11_FORBIDDEN_FILE, "(the ingest process failed)")
+        if outlet.rejected:
+            await process.kill()
+            await process.wait()  # raises where its sandbox went first, which is no fault of the submission
     return outlet.manifest()
 
 

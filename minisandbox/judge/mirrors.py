@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -60,6 +61,25 @@ class _Edit(NamedTuple):
     """The edits of the highest weight are those that catch most."""
 
 
+class _Text:
+    """A source, in which nodes are found by their offsets: what `ast.get_source_segment` does, without its reading all
+    of the source for each node."""
+
+    def __init__(self, source: str) -> None:
+        self.content = source.encode()
+        self._starts = [0, *itertools.accumulate(len(line) for line in self.content.splitlines(keepends=True))]
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        """Return where a node begins and ends, in bytes."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def segment(self, node: ast.expr) -> str:
+        """Return the text of a node."""
+        start, end = self.span(node)
+        return self.content[start:end].decode()
+
+
 def mirror(source: str, way: Way, choose: Choose) -> Mirror:
     """Return the mirror of a test file. One that is no Python, or has no such tests, is its own, with no names."""
     try:
@@ -68,13 +88,14 @@ def mirror(source: str, way: Way, choose: Choose) -> Mirror:
         return Mirror(source, frozenset())
     edits: list[_Edit] = []
     names = set()
+    text = _Text(source)
     for name, function in _tests(tree):
-        found = [edit for statement in _certain(function.body) for edit in _edits(statement, source, way)]
+        found = [edit for statement in _certain(function.body) for edit in _edits(statement, text, way)]
         best = [edit for edit in found if edit.weight == max(each.weight for each in found)]
         if best:
             edits.append(best[choose(name, len(best))])
             names.add(name)
-    return Mirror(_apply(source, edits), frozenset(names))
+    return Mirror(_apply(text, edits), frozenset(names))
 
 
 def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -95,7 +116,7 @@ def _certain(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield statement
 
 
-def _edits(statement: ast.stmt, source: str, way: Way) -> Iterator[_Edit]:
+def _edits(statement: ast.stmt, source: _Text, way: Way) -> Iterator[_Edit]:
     if isinstance(statement, ast.Assert):
         yield from _of_assert(statement.test, source, way)
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -110,18 +131,16 @@ def _edits(statement: ast.stmt, source: str, way: Way) -> Iterator[_Edit]:
             yield _Edit(call.args[0], STRANGER, 1)
 
 
-def _of_assert(test: ast.expr, source: str, way: Way) -> Iterator[_Edit]:
+def _of_assert(test: ast.expr, source: _Text, way: Way) -> Iterator[_Edit]:
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         edit = _expected(test.left, test.comparators[0], source, way)
         if edit is not None:
             yield edit
             return
-    text = ast.get_source_segment(source, test)
-    if text is not None:
-        yield _Edit(test, f"not ({text})", 1)
+    yield _Edit(test, f"not ({source.segment(test)})", 1)
 
 
-def _of_call(call: ast.Call, source: str, way: Way) -> Iterator[_Edit]:
+def _of_call(call: ast.Call, source: _Text, way: Way) -> Iterator[_Edit]:
     method = _method(call)
     if method in EQUALITIES and len(call.args) >= 2:
         edit = _expected(call.args[0], call.args[1], source, way)
@@ -129,9 +148,7 @@ def _of_call(call: ast.Call, source: str, way: Way) -> Iterator[_Edit]:
             yield edit
             return
     if method in INVERSES and isinstance(call.func, ast.Attribute):
-        owner = ast.get_source_segment(source, call.func.value)
-        if owner is not None:
-            yield _Edit(call.func, f"{owner}.{INVERSES[method]}", 1)
+        yield _Edit(call.func, f"{source.segment(call.func.value)}.{INVERSES[method]}", 1)
 
 
 def _method(call: ast.Call) -> str:
@@ -140,7 +157,7 @@ def _method(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _expected(left: ast.expr, right: ast.expr, source: str, way: Way) -> _Edit | None:
+def _expected(left: ast.expr, right: ast.expr, source: _Text, way: Way) -> _Edit | None:
     """Return the change of the expected side: the one that is plain data, else the right one."""
     side = left if _is_plain(left) and not _is_plain(right) else right
     if way is Way.SENTINEL:
@@ -148,9 +165,7 @@ def _expected(left: ast.expr, right: ast.expr, source: str, way: Way) -> _Edit |
     constant = next((node for node in ast.walk(side) if isinstance(node, ast.Constant)), None)
     if constant is None or not _is_plain(side):
         return None
-    changed = _other(constant.value)
-    segment, whole = ast.get_source_segment(source, constant), ast.get_source_segment(source, side)
-    return _Edit(constant, repr(changed), 2) if segment is not None and whole is not None else None
+    return _Edit(constant, repr(_other(constant.value)), 2)
 
 
 def _is_plain(node: ast.expr) -> bool:
@@ -172,19 +187,12 @@ def _other(value: object) -> object:
     return 0
 
 
-def _apply(source: str, edits: list[_Edit]) -> str:
+def _apply(text: _Text, edits: list[_Edit]) -> str:
     """Make the edits, the last first. Lines stay: what spanned several still does, in brackets."""
-    lines = source.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    content = source.encode()
+    content = text.content
     for edit in sorted(edits, key=lambda each: (each.node.lineno, each.node.col_offset), reverse=True):
-        node = edit.node
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        start = starts[node.lineno - 1] + node.col_offset
-        end = starts[node.end_lineno - 1] + node.end_col_offset
-        missing = (node.end_lineno - node.lineno) - edit.text.count("\n")
-        text = f"({edit.text}{chr(10) * missing})" if missing or edit.weight == 2 else edit.text
-        content = content[:start] + text.encode() + content[end:]
+        start, end = text.span(edit.node)
+        missing = (edit.node.end_lineno or edit.node.lineno) - edit.node.lineno - edit.text.count("\n")
+        put = f"({edit.text}{chr(10) * missing})" if missing or edit.weight == 2 else edit.text
+        content = content[:start] + put.encode() + content[end:]
     return content.decode()

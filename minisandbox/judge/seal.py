@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import trio
 
 from minisandbox.errors import DeadlineError, FileTransferError
@@ -18,6 +19,7 @@ from minisandbox.judge.assignment import Declared
 from minisandbox.judge.ingest import Feed, Send
 from minisandbox.judge.ingest_program import CHUNK_BYTES
 from minisandbox.runtime.sandbox import Sandbox
+from minisandbox.runtime.slots import configure
 from minisandbox.runtime.tree_host import HostSource
 from minisandbox.runtime.tree_pump import Tally, send
 from minisandbox.runtime.tree_stream import Entry
@@ -25,13 +27,16 @@ from minisandbox.runtime.trees import stream_tree
 
 SEAL_DEADLINE_S = 30.0
 POLL_S = 0.002
+ROOM_BYTES = 64 << 20
+"""What is added to the memory of a sealed sandbox: whoever filled it must not be able to keep it from being read."""
 
 
 async def seal(sandbox: Sandbox) -> bool:
     """Kill every process of a sandbox, wait until none is left, and return whether any ran.
 
-    Raises DeadlineError when one is left.
+    It can be read then, however full it is, and should not be used otherwise. Raises DeadlineError when one is left.
     """
+    await sandbox.drop_standing()  # nothing of the submission
     alive = any(command.leaf.is_populated() for command in [*sandbox.commands.values(), *sandbox.leftover])
     await sandbox.kill_all()
     with trio.move_on_after(SEAL_DEADLINE_S) as scope:
@@ -39,6 +44,9 @@ async def seal(sandbox: Sandbox) -> bool:
             await trio.sleep(POLL_S)
     if scope.cancelled_caught:
         raise DeadlineError(f"processes of a submission were still there {SEAL_DEADLINE_S:g} s after their kill")
+    if sandbox.limits.memory_bytes is not None:
+        memory_bytes = sandbox.limits.memory_bytes + ROOM_BYTES
+        configure(sandbox.slot, msgspec.structs.replace(sandbox.limits, memory_bytes=memory_bytes))
     return alive
 
 

@@ -37,6 +37,8 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
 
     tests: tuple[str, ...]
     """In this order, as far as their files go."""
+    whole: tuple[str, ...] = ()
+    """Files of which all tests are run, whatever their ids are."""
     files: tuple[TaskFile, ...]
     """All that is in the test roots."""
     base: tuple[TaskFile, ...]
@@ -92,7 +94,8 @@ async def _serve(run: SuiteRun, work: SuiteWork, process: Process, told: Told) -
         "root": work.root,
         "paths": list(work.paths),
         "tests": list(run.tests),
-        "files": list(dict.fromkeys(test.partition("::")[0] for test in run.tests)),
+        "files": list(dict.fromkeys([*(test.partition("::")[0] for test in run.tests), *run.whole])),
+        "whole": list(run.whole),
         "conftest": work.conftest,
         "plugins": list(work.plugins),
     }

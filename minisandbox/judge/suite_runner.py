@@ -51,13 +51,15 @@ def _reporter(key: bytes) -> Any:
 class Recorder:
     """A plugin that reports each test once, when it was torn down."""
 
-    def __init__(self, report: Any, wanted: set[str]) -> None:
-        self._report, self._wanted = report, wanted
+    def __init__(self, report: Any, wanted: set[str], whole: set[str]) -> None:
+        self._report, self._wanted, self._whole = report, wanted, whole
         self._outcomes: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep what is wanted."""
-        items[:] = [item for item in items if item.nodeid in self._wanted]
+        items[:] = [
+            item for item in items if item.nodeid in self._wanted or item.nodeid.partition("::")[0] in self._whole
+        ]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Take note of a phase of a test: it passed only when all of them did, and were run as they are."""
@@ -86,7 +88,7 @@ def main() -> None:
     for plugin in request["plugins"]:
         arguments += ["-p", plugin]
     files = [os.path.join(request["root"], name) for name in request["files"]]
-    pytest.main([*arguments, *files], plugins=[Recorder(report, set(request["tests"]))])
+    pytest.main([*arguments, *files], plugins=[Recorder(report, set(request["tests"]), set(request["whole"]))])
     report("end")
     os._exit(0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Sequence
 
 import trio
@@ -16,9 +17,10 @@ _COPIES = itertools.count(1 << 31)
 """Numbers of copies. Sandboxes have lower ones for a long time."""
 
 
-async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -> None:
-    """Make the disk of a sandbox read-only for good (`disk_fd` is borrowed). Shielded, with a deadline.
+async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -> int:
+    """Make the disk of a sandbox, or a copy, read-only for good (`disk_fd` is borrowed). Shielded, with a deadline.
 
+    Returns a descriptor of the mount namespace without which it cannot be a layer before Linux 6.15, else -1.
     Raises BusyError when something there is open for writing.
     """
     sealed = launcher.expect(RecordKind.SEALED, sandbox)
@@ -31,10 +33,15 @@ async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -
         raise BusyError("a file of this sandbox is still open for writing, by a process that is not in it")
     if record.kind == RecordKind.FAILED:
         raise StartError("cannot seal the disk of a sandbox", stage_name(record.stage), record.error)
+    return launcher.take_opened(sandbox)
 
 
-async def copy_layers(launcher: Launcher, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float) -> int:
-    """Return a mount of a new file system in memory with a copy of layers (top first) merged into one.
+async def copy_layers(
+    launcher: Launcher, layer_fds: Sequence[int], join_fds: Sequence[int], deadline_s: float
+) -> tuple[int, int]:
+    """Return a mount of a new file system in memory with a copy of layers (top first) merged into one, sealed.
+
+    Beside it what `seal_disk` returns.
 
     The process that copies writes "0" to `join_fds` first (all borrowed). It is not stopped when this is cancelled, nor
     at the deadline. Raises StartError, DeadlineError.
@@ -55,4 +62,9 @@ async def copy_layers(launcher: Launcher, layer_fds: Sequence[int], join_fds: Se
     record = launcher.answer(RecordKind.OPENED, number)
     if record.kind == RecordKind.FAILED:
         raise StartError("cannot copy what a sandbox wrote", stage_name(record.stage), record.error)
-    return launcher.take_opened(number)
+    disk_fd = launcher.take_opened(number)
+    try:
+        return disk_fd, await seal_disk(launcher, 0, number, disk_fd)
+    except BaseException:
+        os.close(disk_fd)
+        raise

@@ -46,6 +46,11 @@ class Ids(ABC):
     def launcher_warden_gid(self) -> int:
         """The same group, as the launcher calls it."""
 
+    @property
+    def pod_base(self) -> int:
+        """The first id of a pod that has these, as the launcher of the host calls it."""
+        return 0
+
     def close(self) -> None:
         """Give them back."""
         return
@@ -78,6 +83,11 @@ class PodIds(Ids):
 
     def __init__(self, first: int) -> None:
         self.first = first
+
+    @property
+    def pod_base(self) -> int:
+        """Return what the launcher of the host calls root of the pod's user namespace."""
+        return self.first
 
     def base(self, slot: int) -> int:
         """Return 0, root of the pod's user namespace."""

@@ -198,8 +198,8 @@ class Launcher:
         return self._opened.pop(sandbox)
 
     def take_opened(self, number: int) -> int:
-        """Return the descriptor that came with an answer OPENED; it is the caller's."""
-        return self._opened.pop(number)
+        """Return the descriptor that came with an answer, or -1; it is the caller's."""
+        return self._opened.pop(number, -1)
 
     def forget(self, kind: RecordKind, number: int) -> None:
         """Wait no longer for what was expected; what comes all the same is closed."""

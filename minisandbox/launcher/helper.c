@@ -8,7 +8,8 @@
  *         fork        a copy of the memory, in the command's control group from birth, and ends;
  *                     so that the fork is the child of the sandbox's init, which reaps it as any command
  *
- * The fork returns from serve() with its payload, when it has given up all that a command gives up, by the same code.
+ * The fork returns from serve() when it has given up all that a command gives up, by the same code: with its payload, or when it
+ * was made ahead of that, with the descriptor to read it from.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -239,7 +240,7 @@ static object *become_command(void)
 {
 	struct sandbox sandbox = { .user_ns_fd = warm.more[USER_NS] };
 	struct reporter to = { .socket = warm.more[REPLY] };
-	object *payload = read_payload();
+	object *payload = warm.req.ahead ? PyLong_FromLong((long)(warm.req.stdio.count + warm.req.null_stdin)) : read_payload();
 	if (!payload)
 		fail(&to, STAGE_COMMAND_WARM, -1, ENOMEM);
 	map_filters(&sandbox, &to);
@@ -256,6 +257,8 @@ static object *become_command(void)
 	/* all but the streams and the way to report a failure of the last step */
 	unsigned int first = warm.req.stdio.count + warm.req.null_stdin;
 	unsigned int last = (unsigned int)to.socket;
+	if (warm.req.ahead && dup3(warm.req.payload.fd[0], (int)first++, O_CLOEXEC) < 0)
+		fail(&to, STAGE_COMMAND_STDIO, -1, errno);
 	if (sys_close_range(first, last - 1, 0) < 0 || sys_close_range(last + 1, ~0u, 0) < 0)
 		fail(&to, STAGE_COMMAND_STDIO, -1, errno);
 	command_load_filters(&sandbox, &to);
@@ -278,7 +281,7 @@ static object *lower(object *self, object *argument)
 	return PyLong_FromLong(0);
 }
 
-/* Wait for orders on a socket. Returns in forks only, each with the bytes of its payload. */
+/* Wait for orders on a socket. Returns in forks only, each with its payload. */
 static object *serve(object *self, object *argument)
 {
 	(void)self;

@@ -135,7 +135,7 @@ static bool can_overlay_by_fd(void)
 void host_make_workplace(const struct reporter *to)
 {
 	static const char *const options[][2] = { { "size", "1m" }, { "mode", "755" }, { NULL, NULL } };
-	static const char *const directories[] = { "/x/up", "/x/l" };
+	static const char *const directories[] = { "/x/up", "/x/l", "/x/plain" };
 	char name[16];
 	cleanup_fd int workplace = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
 	if (workplace < 0 || mount_attach(workplace, AT_FDCWD, "/x") < 0)

@@ -36,6 +36,7 @@ struct request {
 	/* start */
 	struct fd_list control;
 	struct fd_list layers; /* top first */
+	struct fd_list namespaces; /* in which some of them are attached */
 	struct fd_list bind_fds;
 	struct text_list binds; /* "ro:/target" or "rw:/target" */
 	struct fd_list filters; /* sealed memfds with struct sock_filter arrays */
@@ -53,6 +54,7 @@ struct request {
 	struct fd_list cgroup;
 	struct fd_list tasks;
 	struct fd_list template, payload; /* fork */
+	bool ahead;
 	struct text_list rlimits; /* "nofile:1024" */
 	struct text_list groups;
 	char *cwd;
@@ -192,7 +194,7 @@ struct disk root_build(const struct host *host, const struct slot *slot, const s
 void root_switch(const struct trees *trees, const struct reporter *to);
 
 /* ---- disk.c: the writable file system of a sandbox, and its end as one */
-int disk_map(int disk_fd, int user_ns_fd);
+int disk_map(int *disk_fd, int user_ns_fd, bool by_fd);
 void disk_seal(const struct host *host, pid_t init, const struct request *req, const struct reporter *to);
 
 /* ---- pin.c: what two deterministic sandboxes see alike */

@@ -10,6 +10,7 @@
  *                 +- a fork of the warm process          (fork.c, helper.c)
  *
  * What is mounted before the user namespace is joined is locked there: nobody inside can uncover it or make it writable.
+ * An ordinary user's is the same within his outer user namespace, with the ids that he has there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +42,7 @@ static int write_file(int directory_fd, const char *path, const char *text)
 	return fd >= 0 && write(fd, text, (size_t)length) == length ? 0 : -1;
 }
 
-/* All 65,536 ids, the warden's too. It belongs to root, so that no warden has rights over it. Returns it, or -1. */
+/* All 65,536 ids, the warden's too; of an ordinary user those that he has. It belongs to root, so that no warden has rights over it. Returns it, or -1. */
 static int make_user_ns(const struct host *host, uint32_t uid_base)
 {
 	struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
@@ -53,6 +54,8 @@ static int make_user_ns(const struct host *host, uint32_t uid_base)
 	if (pid < 0)
 		return -1;
 	(void)snprintf(map, sizeof map, "0 %u %u", uid_base, SLOT_IDS);
+	if (host->rootless) /* as in slot.c: what is one range here must be one outside */
+		(void)snprintf(map, sizeof map, "0 0 1\n1 1 %u", SLOT_IDS - 1);
 	(void)snprintf(path, sizeof path, "%d/uid_map", pid);
 	int failed = write_file(host->proc_fd, path, map);
 	(void)snprintf(path, sizeof path, "%d/gid_map", pid);
@@ -150,6 +153,8 @@ static void join(struct host *host, int user_ns_fd, const struct reporter *to)
 	cleanup_fd int proc = mount_new("proc", none, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
 	/* a kernel that cannot do it has no way to give a process a certain number */
 	(void)write_file(proc, "sys/kernel/ns_last_pid", FIRST_PID);
+	if (host->rootless && umount2("/proc", MNT_DETACH) < 0) /* the host's, which would be locked */
+		fail(to, STAGE_POD, 0, errno);
 	if (proc < 0 || setgroups(1, &group) < 0 || setns(user_ns_fd, CLONE_NEWUSER) < 0)
 		fail(to, STAGE_POD, 0, errno);
 	if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 ||

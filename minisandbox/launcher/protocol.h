@@ -37,7 +37,8 @@ enum {
  *   DISK     id: run; value: bytes in use on the writable file system, item: inodes in use; sent before its EXIT
  *   OPENED   id: run; value: size in bytes; or id: sandbox; value: port that is listened on; the descriptor beside it;
  *            or id 0: the writable file system of the sandbox; or id: copy; a new file system
- *   SEALED   id: sandbox; nothing can be written to its disk any more
+ *   SEALED   id: sandbox or copy; nothing can be written to its disk any more; beside it the mount namespace in which it is
+ *            attached, before Linux 6.15
  *   GONE     id: sandbox; value: wait status of its init; every process of the sandbox is dead
  */
 #define RECORD_KINDS(X) \

@@ -84,11 +84,11 @@ static void make_upper(struct root *root)
 		if (mkdirat(disk, directories[i].name, 0700) < 0 ||
 		    fchmodat(disk, directories[i].name, directories[i].mode, 0) < 0)
 			fail(root->to, STAGE_UPPER, (int)i, errno);
-	root->disk_fd = root->host->rootless ? disk : disk_map(disk, root->slot->user_ns_fd);
+	root->disk_fd = root->host->rootless ? disk : disk_map(&root->plain_fd, root->slot->user_ns_fd, root->trees->by_fd);
 	if (root->disk_fd < 0) {
 		if (errno != EINVAL)
 			fail(root->to, STAGE_UPPER, -1, errno);
-		root->disk_fd = disk;
+		root->disk_fd = disk = root->plain_fd;
 		uid_t base = root->slot->uid_base;
 		for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
 			if (fchownat(disk, directories[i].name, base, base, 0) < 0)

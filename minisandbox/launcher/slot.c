@@ -170,7 +170,7 @@ static int loopback_is_unused(const struct host *host, uint16_t port)
 /* Do something in the network of a slot. Returns what it returns, or -errno. */
 static int in_network(const struct host *host, const struct slot *slot, network_action *act, uint16_t port)
 {
-	if (host->rootless)
+	if (host->rootless && !host->pod) /* a pod has a network of its own to come back to */
 		return rootless_in_network(host, slot->net_ns_fd, act, port);
 	if (setns(slot->net_ns_fd, CLONE_NEWNET) < 0)
 		return -errno;

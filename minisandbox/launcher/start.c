@@ -40,13 +40,25 @@ static int clone_tree(const struct host *host, int fd)
 	return tree < 0 && own >= 0 && errno == EINVAL ? mount_clone(own, "", AT_RECURSIVE) : tree;
 }
 
+/* One that was sealed where detached mounts cannot be cloned is attached in a namespace of its own (disk.c). */
+static int clone_layer(const struct host *host, const struct request *req, int fd)
+{
+	int tree = -1;
+	for (uint32_t i = 0; i < req->namespaces.count && tree < 0; i++)
+		if (setns(req->namespaces.fd[i], CLONE_NEWNS) == 0)
+			tree = mount_clone(fd, "", 0);
+	if (req->namespaces.count && setns(host->mount_ns_fd, CLONE_NEWNS) < 0)
+		_exit(125); /* never look for a path elsewhere */
+	return tree < 0 ? clone_tree(host, fd) : tree;
+}
+
 static int clone_trees(const struct host *host, const struct slot *slot, const struct request *req, struct trees *trees, enum stage *ret_stage,
                        int *ret_item)
 {
 	*ret_stage = STAGE_LAYER;
 	for (uint32_t i = 0; i < req->layers.count; i++) {
 		*ret_item = (int)i;
-		int tree = clone_tree(host, req->layers.fd[i]);
+		int tree = clone_layer(host, req, req->layers.fd[i]);
 		if (tree < 0)
 			return errno;
 		trees->layer[trees->layer_count++] = tree;

@@ -103,6 +103,7 @@ def get_ready() -> object:
             os.close(fd)
         sys.path[0] = ""
         preload(wanted)
+        rehearse()
         sys.stdout.flush()
         check_alone()
         gc.collect()
@@ -129,16 +130,29 @@ def forget_listings() -> None:
 
 
 def seed(number: object) -> None:
-    """Give generators that the preload made their own state, from the system, or from `number`.
+    """Give generators of modules their own state: from the system, or all from `number`, loaded yet or not.
 
     `random` has seeded itself at the fork (os.register_at_fork).
     """
-    random = sys.modules.get("random")
-    if random is not None and number is not None:
-        random.seed(number)
     numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(number)
+    if number is None:
+        if numpy_random is not None:
+            numpy_random.seed(None)
+        return
+    random = importlib.import_module("random")
+    random.seed(number)
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random").seed(number % (1 << 32))
+        system = sys.modules.get("numpy.random.bit_generator")
+        if hasattr(system, "randbits"):  # what default_rng() begins with, where it is given nothing
+            system.randbits = random.Random(number).getrandbits
+
+
+def use_as_stdin(path: str) -> None:
+    """Read from a file in place of the pipe that every fork ahead has."""
+    fd = os.open(path, os.O_RDONLY)
+    os.dup2(fd, 0)
+    os.close(fd)
 
 
 def take_order(payload: bytes) -> object:
@@ -147,9 +161,11 @@ def take_order(payload: bytes) -> object:
     A fork pays for each page that it touches first: the order is words, and what is right already is left alone.
     """
     words = payload.decode("utf-8", "surrogateescape").split("\0")
-    seed_text, kind, text, count = words[:4]
-    sys.argv = words[4 : 4 + int(count)]
-    wanted = dict(word.split("=", 1) for word in words[4 + int(count) :])
+    seed_text, kind, text, stdin, count = words[:5]
+    if stdin:
+        use_as_stdin(stdin)
+    sys.argv = words[5 : 5 + int(count)]
+    wanted = dict(word.split("=", 1) for word in words[5 + int(count) :])
     if os.environ.get("TZ") != wanted.get("TZ"):
         os.environ["TZ"] = wanted.get("TZ", "")
         time.tzset()
@@ -225,11 +241,46 @@ def finish(status: int) -> None:
         os._exit(status)
 
 
+def rehearse() -> None:
+    """Do once what each program needs: what it makes on the way is there then, and in a fork its pages are its own."""
+    main, argv = sys.modules["__main__"], sys.argv
+    words = ["", "code", "print(end='')", "", "1", "-c", *("%s=%s" % item for item in os.environ.items())]
+    _, kind, text = take_order("\0".join(words).encode("utf-8", "surrogateescape"))
+    forget_listings()
+    seed(None)
+    run(kind, text)
+    sys.modules["__main__"].__dict__.clear()
+    sys.modules["__main__"], sys.argv = main, argv
+
+
+def await_order(fd: int) -> bytes:
+    """Wait, in a fork that was made ahead, for what it is to do, and return it. Ends it when nobody wants it."""
+    order = b""
+    os.set_blocking(fd, False)
+    while True:
+        try:
+            part = os.read(fd, 1 << 16)
+        except BlockingIOError:  # there is time
+            rehearse()
+            os.set_blocking(fd, True)
+            continue
+        if not part:
+            break
+        order += part
+    os.close(fd)
+    if not order:
+        os._exit(0)
+    return order
+
+
 def main() -> None:
     """Wait; then, in a fork, become the program."""
     helper = get_ready()
     say(READY)
-    number, kind, text = take_order(helper.serve(SOCKET))
+    order = helper.serve(SOCKET)
+    if not isinstance(order, bytes):
+        order = await_order(order)
+    number, kind, text = take_order(order)
     forget_listings()
     seed(number)
     finish(run(kind, text))

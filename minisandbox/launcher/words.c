@@ -42,6 +42,7 @@ static const struct option OPTIONS[] = {
 	{ "warden-gid", KIND_NUMBER, BIT(CONFIGURE), AT(warden_gid), UINT32_MAX - 1, "host group that may fill cgroups" },
 	{ "control", KIND_FD, BIT(START) | BIT(WARM), AT(control), 1, "the init's end of its control socket" },
 	{ "layer", KIND_FDS, BIT(START) | BIT(CONFIGURE) | BIT(COPY), AT(layers), LAYERS_MAX, "directory of a layer, top first" },
+	{ "layer-namespace", KIND_FDS, BIT(START), AT(namespaces), LAYERS_MAX, "mount namespace in which a sealed layer is" },
 	{ "bind", KIND_BIND, BIT(START) | BIT(CONFIGURE), AT(binds), BINDS_MAX,
 	  "ro:/TARGET or rw:/TARGET; a host file or directory" },
 	{ "filter", KIND_FDS, BIT(START) | BIT(FORK), AT(filters), FILTERS_MAX, "seccomp program of every command" },
@@ -75,6 +76,7 @@ static const struct option OPTIONS[] = {
 	{ "new-terminal", KIND_FLAG, BIT(RUN), AT(new_terminal), 0, "stdin is a terminal: make it the controlling one" },
 	{ "template", KIND_FD, BIT(FORK), AT(template), 1, "socket of the warm process that is to fork" },
 	{ "payload", KIND_FD, BIT(FORK), AT(payload), 1, "sealed memfd: what the fork is to do" },
+	{ "ahead", KIND_FLAG, BIT(FORK), AT(ahead), 0, "payload is a stream, which the fork reads when it is a command already" },
 	{ "env", KIND_ENV, BIT(RUN) | BIT(WARM), 0, 1u << 20, "NAME=VALUE" },
 };
 

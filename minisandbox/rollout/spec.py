@@ -98,7 +98,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokens: int | None = None
     """As the policy counts them (`Step.tokens`)."""
     wall_time_s: float | None = 1800.0
-    """Of the whole episode: turns, the policy's thinking and the verdict."""
+    """Of all turns and the policy's thinking; what lies there then is judged."""
+    verdict_s: float | None = 1800.0
+    """Of the verdict. Beyond it we failed, and the episode has none."""
     turn_s: float | None = 300.0
     """Of one action in the sandbox."""
     think_s: float | None = 600.0

@@ -17,6 +17,7 @@ from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
 from minisandbox.kernel.protocol import Record, RecordKind, Request
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.queue import Lease
     from minisandbox.runtime.sandbox import Sandbox
 
 _PARTS = (
@@ -67,6 +68,8 @@ class DiskAnswer:
 class Movable:
     """How a sandbox leaves its body and enters another."""
 
+    lease: Lease | None = None
+    """What was booked for it, whatever body it has; None while it belongs to nobody."""
     _moving: trio.Event | None
 
     async def settled(self) -> None:
@@ -125,7 +128,7 @@ class Movable:
         if answer.fd < 0:
             sandbox.check_open()
             raise HostError(
-                "what this sandbox wrote cannot be kept as a snapshot: that needs root, and Linux 6.15 while it lies in"
+                "what this sandbox wrote cannot be kept as a snapshot: that needs root, and Linux 6.3 while it lies in"
                 " memory; see `minisandbox doctor`"
             )
         return answer.fd

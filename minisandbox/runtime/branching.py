@@ -149,28 +149,29 @@ class Branches:
             await sandbox.wait_quiet()
             if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
                 await self._flatten_all(sandbox)
-            disk_fd = await self._sealed_disk(sandbox)
+            disk_fd, namespace_fd = await self._sealed_disk(sandbox)
         except BaseException:
             sandbox.end_move()
             raise
         directory, sandbox.directory = sandbox.directory, None
-        layer = SealedLayer(disk_fd, sandbox.slot.cgroup.give_memory(), self._slots.cleanup, directory)
+        memory = sandbox.slot.cgroup.give_memory()
+        layer = SealedLayer(disk_fd, memory, self._slots.cleanup, directory, namespace_fd=namespace_fd)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
 
-    async def _sealed_disk(self, sandbox: Sandbox) -> int:
-        """Return what a sandbox wrote, which nobody can change any more; the caller owns it."""
+    async def _sealed_disk(self, sandbox: Sandbox) -> tuple[int, int]:
+        """Return what a sandbox wrote, which nobody can change any more, and where it is attached: the caller's."""
         if sandbox.directory is not None:
-            return sandbox.directory.open()  # nobody is left who could write there
+            return sandbox.directory.open(), -1  # nobody is left who could write there
         disk_fd = await sandbox.open_disk()
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, disk_fd)
-            await seal_disk(self._launcher, sandbox.slot.number, sandbox.number, disk_fd)
+            namespace_fd = await seal_disk(self._launcher, sandbox.slot.number, sandbox.number, disk_fd)
             stack.pop_all()
-        return disk_fd
+        return disk_fd, namespace_fd
 
     async def _flatten_all(self, sandbox: Sandbox) -> None:
         if not all(layer.in_memory for layer in sandbox.layers):

@@ -66,6 +66,12 @@ class Capture:
         """True when `kept` is not all."""
         return self.total_bytes > self._head_bytes + self._tail_bytes
 
+    def adjust(self, kept_bytes: int, limit_bytes: int | None, on_data: Callable[[bytes], object] | None) -> None:
+        """Change what was given at the start, while nothing was read yet."""
+        self._head_bytes = (kept_bytes + 1) // 2
+        self._tail_bytes = kept_bytes - self._head_bytes
+        self._limit, self._on_data = limit_bytes, on_data
+
     def drain(self) -> None:
         """Read what is there."""
         for _ in range(_READS_AT_ONCE):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from minisandbox.kernel.cgroup import RunCgroup
     from minisandbox.kernel.reactor import Reactor
     from minisandbox.runtime.observer import Observer
+    from minisandbox.runtime.standing import Standing
 
 OnData = Callable[[bytes], object]
 
@@ -84,6 +85,8 @@ class Command:
         self.stdout: Capture | None = None
         self.stderr: Capture | None = None
         self.feed: Feed | None = None
+        self.standing: Standing | None = None
+        """How it is told what it is to do, if it was started ahead."""
 
     def take(self, record: Record, fd: int) -> None:
         """Take one record of init about this command."""
@@ -153,7 +156,7 @@ class Command:
         if self.observed:
             self.observed = False
             self.observer.command_dropped(self.number)
-        for stream in (self.stdout, self.stderr, self.feed):
+        for stream in (self.stdout, self.stderr, self.feed, self.standing):
             if stream is not None:
                 stream.close()
 

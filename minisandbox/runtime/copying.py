@@ -71,11 +71,11 @@ class Copies:
                 join_fds = [] if account is None else [account.open_join()]
                 for fd in join_fds:
                     stack.callback(os.close, fd)
-                disk_fd = await copy_layers(self._launcher, layer_fds, join_fds, COPY_DEADLINE_S)
+                disk_fd, namespace_fd = await copy_layers(self._launcher, layer_fds, join_fds, COPY_DEADLINE_S)
         except BaseException:
             _remove(account)
             raise
-        return SealedLayer(disk_fd, account, self._slots.cleanup)
+        return SealedLayer(disk_fd, account, self._slots.cleanup, namespace_fd=namespace_fd)
 
 
 def _remove(account: KeptMemory | None) -> None:

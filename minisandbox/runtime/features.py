@@ -65,8 +65,8 @@ FEATURES = (
     ),
     Feature(
         "snapshots in memory",
-        "6.15 (as root)",
-        lambda seen: _tmpfs_is_idmapped(seen) and _overlay_is_by_descriptor(seen),
+        "6.3 (as root)",
+        _tmpfs_is_idmapped,
         "missing: snapshot, fork and restore are refused; stored snapshots can be opened",
     ),
     Feature(

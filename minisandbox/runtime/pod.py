@@ -44,7 +44,7 @@ async def open_pod(
     async with contextlib.AsyncExitStack() as stack:
         ids = stack.enter_context(host.lend_ids())
         slots = sandboxes + 1  # the warm process has one
-        launcher = await spawn(slots=slots, pod=PodSpec(ids.first, tuple(layer_fds), tuple(binds)))
+        launcher = await spawn(slots=slots, pod=PodSpec(ids.pod_base, tuple(layer_fds), tuple(binds)))
         pool = host.nested(launcher, ids, slots)
         stack.callback(pool.remove)
         stack.push_async_callback(launcher.aclose)

@@ -45,7 +45,19 @@ NO_STREAMS = Streams()
 async def resolve(
     sandbox: Sandbox, command: Sequence[str] | str, wishes: Wishes, streams: Streams = NO_STREAMS
 ) -> CommandSpec:
-    """Return the command with everything resolved. Raises UsageError, with what to do, for what cannot be."""
+    """Return a command that is about to run, with everything resolved; a fork that stands by goes before it.
+
+    Raises UsageError, with what to do, for what cannot be.
+    """
+    spec = await look_up(sandbox, command, wishes, streams)
+    await sandbox.drop_standing()
+    return spec
+
+
+async def look_up(
+    sandbox: Sandbox, command: Sequence[str] | str, wishes: Wishes, streams: Streams = NO_STREAMS
+) -> CommandSpec:
+    """Return a command with everything resolved. Raises UsageError, with what to do, for what cannot be."""
     await sandbox.settled()
     argv = argument_vector(command)
     leading = sandbox.network.variables

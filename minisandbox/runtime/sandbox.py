@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -32,7 +33,6 @@ from minisandbox.runtime.network import Networked, SandboxNetwork
 from minisandbox.runtime.observer import Observer
 from minisandbox.runtime.options import Options
 from minisandbox.runtime.outcome import Counters
-from minisandbox.runtime.queue import Lease
 from minisandbox.runtime.resolve import Streams, Wishes, env_words, resolve
 from minisandbox.runtime.slots import Slot
 from minisandbox.runtime.supervision import KILL_DEADLINE_S, supervise, watch_background
@@ -60,8 +60,6 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
         self.timing = Timing(slot_s=0.0, start_s=0.0)
         self.degraded: tuple[str, ...] = ()
         self.directory: DiskDirectory | None = None
-        self.lease: Lease | None = None
-        """What was booked for it; None while it belongs to nobody."""
         self.ahead = False
         """Whether it was started ahead and belongs to nobody yet."""
         self.started = trio.Event()
@@ -138,15 +136,24 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
     async def run_to_end(self, spec: CommandSpec, make_request: MakeRequest = run_request) -> Result:
         """Run what was resolved, as `make_request` asks for it."""
         command = self.new_command(spec.limits)
+        return await self.supervise_from(partial(self._begin, command, spec, make_request), command, spec)
+
+    async def _begin(self, command: Command, spec: CommandSpec, make_request: MakeRequest) -> None:
+        pipes = open_streams(command, spec, self.reactor)
+        try:
+            await self.start_command(command, make_request(command, spec, pipes.stdio))
+        finally:
+            pipes.close()
+
+    async def supervise_from(self, begin: Callable[[], Awaitable[None]], command: Command, spec: CommandSpec) -> Result:
+        """Run a command from its beginning to its end."""
         memory = self.memory  # restoring the sandbox while this runs gives it another
         mark = memory.begin()
+        if command.standing is not None:
+            mark.held_bytes = command.standing.held_bytes
         started_ns = time.monotonic_ns()
         try:
-            pipes = open_streams(command, spec, self.reactor)
-            try:
-                await self.start_command(command, make_request(command, spec, pipes.stdio))
-            finally:
-                pipes.close()
+            await begin()
             self._housekeep()  # while the command starts, so that it costs no time
             await supervise(command, spec.limits)
         except BaseException:

@@ -143,23 +143,24 @@ class SlotPool:
         return Slot(number, uid_base, self._ids.warden_uid(number), group)
 
     @contextlib.contextmanager
-    def lend_ids(self) -> Iterator[IdRange]:
-        """Lend the ids of a slot that was never made. Raises BusyError when there is none, HostError without root."""
-        if not isinstance(self._ids, IdRange):
-            raise HostError("templates need ids of their own for each, which an ordinary user does not have; be root")
+    def lend_ids(self) -> Iterator[Ids]:
+        """Lend the ids of a slot that was never made. Raises BusyError when there is none.
+
+        All that an ordinary user opens shares the ids that he has.
+        """
         if not self._numbers:
             raise BusyError(f"all {self.limit} slots are made; raise max_sandboxes, of which a template takes one")
         number = self._numbers.pop()
         try:
-            yield IdRange(self._ids.base(number), [])
+            yield PodIds(self._ids.base(number)) if isinstance(self._ids, IdRange) else self._ids
         finally:
             self._numbers.append(number)
             self.on_room()
 
-    def nested(self, launcher: Launcher, ids: IdRange, limit: int) -> SlotPool:
+    def nested(self, launcher: Launcher, ids: Ids, limit: int) -> SlotPool:
         """Return the pool of a pod's launcher, whose slots share one range of ids."""
         first_group, self._next_group = self._next_group, self._next_group + limit
-        pool = SlotPool(launcher, self.cgroups, PodIds(ids.first), limit, self.telemetry, first_group)
+        pool = SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, first_group)
         pool.on_room = self.on_room
         return pool
 

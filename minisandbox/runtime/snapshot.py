@@ -38,15 +38,23 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class SealedLayer:
     """One layer in memory. Whoever needs it calls `hold`, and `release` when he does not any more."""
 
-    __slots__ = ("_cleanup", "_directory", "_disk_fd", "_holders", "_memory", "fd", "flat")
+    __slots__ = ("_cleanup", "_directory", "_disk_fd", "_holders", "_memory", "fd", "flat", "namespace_fd")
 
     def __init__(
-        self, disk_fd: int, memory: KeptMemory | None, cleanup: Cleanup, directory: DiskDirectory | None = None
+        self,
+        disk_fd: int,
+        memory: KeptMemory | None,
+        cleanup: Cleanup,
+        directory: DiskDirectory | None = None,
+        *,
+        namespace_fd: int = -1,
     ) -> None:
         """Own a mount of the file system, the memory group that it is charged to, and its directory if it is no tmpfs.
 
         It is held once.
         """
+        self.namespace_fd = namespace_fd
+        """The mount namespace in which it is attached, -1 where that is not needed."""
         self._disk_fd, self._directory, self._cleanup = disk_fd, directory, cleanup
         self._memory = [] if memory is None else [memory]
         self._holders = 1
@@ -80,7 +88,8 @@ class SealedLayer:
         """Give it back. The last one who does frees its memory."""
         self._holders -= 1
         if self._holders == 0:
-            fds, self.fd, self._disk_fd = (self.fd, self._disk_fd), -1, -1
+            fds = [fd for fd in (self.fd, self._disk_fd, self.namespace_fd) if fd >= 0]
+            self.fd = self._disk_fd = self.namespace_fd = -1
             await self._cleanup.free("layer", partial(self._free, fds))
             if self.flat is not None:
                 await self.flat.layer.release()

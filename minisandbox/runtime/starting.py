@@ -36,6 +36,7 @@ from minisandbox.runtime.pod import Place
 from minisandbox.runtime.queue import AdmissionQueue, Lease
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.slots import Slot, SlotPool
+from minisandbox.runtime.standing import prepare
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.runtime.templates import Templated
 from minisandbox.runtime.uplink import Uplink
@@ -111,7 +112,7 @@ class Starting(Templated):
                 asked_ns = time.monotonic_ns()
                 await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours
-                slot.cgroup.prepare_spare(slot.warden_uid)  # for the first command, while the sandbox starts
+                await prepare(sandbox)
                 await self._wait_started(attempt, sandbox, slot_s, asked_ns)
             except BaseException:
                 await self.close_sandbox(sandbox)
@@ -153,6 +154,7 @@ class Starting(Templated):
                 control_fd=control_fd,
                 disk_fd=disk_fd,
                 layer_fds=layer_fds,
+                namespace_fds=[layer.namespace_fd for layer in options.layers if layer.namespace_fd >= 0],
                 binds=[*shown, *bind_fds],
                 pinned=pinned_files(self.state, self.handles, options.policy) if options.deterministic else (),
                 filter_fds=sandbox.filter_fds,

@@ -64,8 +64,7 @@ class Supervisor(Inspected, Starting):
         self.queue = queue
         slots.on_room, slots.can_free = queue.change, self._can_free
         self.reactor = reactor
-        self._launcher = launcher
-        self._slots = slots
+        self._launcher, self._slots = launcher, slots
         self._place = Place(launcher, slots)
         self.handles = handles
         self.templates = []
@@ -182,6 +181,8 @@ class Supervisor(Inspected, Starting):
             lease.start()
             sandbox.lease = lease
             if parked is not None:
+                if parked.limits != options.limits:
+                    await parked.drop_standing()
                 configure(parked.slot, options.limits)
                 parked.assign(options)
                 parked.ahead = False

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from minisandbox.binds import Bind
-from minisandbox.errors import BrokenError, ClosedError
+from minisandbox.degradation import Degradation
+from minisandbox.errors import BrokenError, ClosedError, HostError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.runtime.pod import Place, SpawnLauncher, open_pod
 from minisandbox.runtime.template import Template, TemplateSpec, read_preload, warm_env
@@ -55,10 +56,13 @@ class Templated:
 
         `preload` is code, a file of code (a Path), or names of modules; it is yours, never a workload's. All sandboxes
         of the template show `binds`. `hash_seed` pins what all forks share. Raises TemplateError with the traceback
-        when the preload fails, DeadlineError after `deadline_s`. At the end all its sandboxes are closed.
+        when the preload fails, DeadlineError after `deadline_s`, HostError for a user without subordinate ids. At the
+        end all its sandboxes are closed.
         """
         supervisor = cast("Supervisor", self)
         supervisor.check_open()
+        if Degradation.SINGLE_ID in supervisor.degraded:
+            raise HostError("templates need subordinate ids, which this user does not have (subuid(5)); or be root")
         found = await supervisor.find_rootfs(rootfs)
         wanted, variables = read_preload(preload), warm_env(found, env, hash_seed)
         warm = WarmSpec(python=python, preload=wanted, env=variables, limits=limits or Limits(), deadline_s=deadline_s)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 from minisandbox.errors import StartError, UsageError
 from minisandbox.kernel.protocol import Request, Stage, sealed_memfd, stage_name
-from minisandbox.runtime.command import Command, CommandSpec, OnData, add_rights, common_request
+from minisandbox.runtime.command import Command, CommandSpec, OnData
 from minisandbox.runtime.pod import Place
-from minisandbox.runtime.resolve import Streams, Wishes, resolve
+from minisandbox.runtime.resolve import Streams, Wishes, look_up
+from minisandbox.runtime.standing import Standing, fork_request
 from minisandbox.runtime.text import check_path
 from minisandbox.spec import Limits, Result
 
@@ -33,6 +34,15 @@ class Warmed:
     """The seccomp programs of its policy, borrowed; the supervisor sets them."""
     place: Place
     """Where it was started; the supervisor sets it."""
+    standing: Standing | None = None
+    """The fork that stands by in it; the parking lot sets it."""
+
+    async def drop_standing(self) -> None:
+        """End the fork that stands by, if there is one."""
+        standing, self.standing = self.standing, None
+        if standing is not None:
+            standing.close()  # one that is still on its way when the leaf is killed ends by itself
+            await cast("Sandbox", self).abandon(standing.command)
 
     async def run_warm(
         self,
@@ -54,7 +64,7 @@ class Warmed:
 
         Give one of: `code`, executed as by `python -c`; `file`, a path inside, as by `python FILE`; `call`, as in
         "package.module:function", a function that is called without arguments and returns the exit status. `argv` is
-        what follows the name in sys.argv. `seed` seeds `random` and numpy's old generator; None takes the system's.
+        what follows the name in sys.argv. `seed` seeds `random` and numpy; None takes the system's.
         Raises UsageError in a sandbox without a template, TemplateError or StartError when there is nothing to fork.
         """
         sandbox = cast("Sandbox", self)
@@ -62,11 +72,33 @@ class Warmed:
         if template is None:
             raise UsageError("this sandbox has no warm process; open it with open_sandbox(template=...)")
         kind, text, name = _program(code, file, call)
-        words = [name, *argv]
-        spec = await resolve(sandbox, words, Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr))
-        variables = (word[len("--env=") :] for word in spec.env)
-        order = ["" if seed is None else str(seed), kind, text, str(len(spec.argv)), *spec.argv, *variables]
-        payload_fd = sealed_memfd("payload", _encode(order))
+        wishes, streams = Wishes(env, cwd, user, limits), Streams(stdin, on_stdout, on_stderr)
+        spec = await look_up(sandbox, [name, *argv], wishes, streams)
+        words = ("" if seed is None else str(seed), kind, text)
+        return await self._run_standing(spec, words) or await self._run_fork(template, spec, words)
+
+    async def _run_standing(self, spec: CommandSpec, words: Sequence[str]) -> Result | None:
+        """Let the fork that stands by run it. Returns None when there is none that can, or it was gone."""
+        sandbox, standing = cast("Sandbox", self), self.standing
+        order = _order(spec, words, "" if spec.stdin else os.devnull)
+        if standing is None:
+            return None
+        if not standing.fits(spec, order):
+            standing.blame()
+            await self.drop_standing()
+            return None
+        self.standing = None
+        try:
+            result = await sandbox.supervise_from(partial(standing.begin, spec, order), standing.command, spec)
+        except StartError as error:
+            if standing.took_order or error.stage != stage_name(Stage.COMMAND_WARM):
+                raise
+            standing.blame()
+            return None
+        return result if standing.took_order else None
+
+    async def _run_fork(self, template: Template, spec: CommandSpec, words: Sequence[str]) -> Result:
+        payload_fd = sealed_memfd("payload", _order(spec, words, ""))
         try:
             return await self._fork(template, spec, payload_fd)
         finally:
@@ -88,8 +120,10 @@ class Warmed:
         raise AssertionError("a loop without an end")
 
 
-def _encode(words: Sequence[str]) -> bytes:
-    """Return the words of an order. Raises UsageError when one holds NUL, as no program or argument can."""
+def _order(spec: CommandSpec, words: Sequence[str], stdin: str) -> bytes:
+    """Return what a fork is to do, as the stub reads it. Raises UsageError for a NUL, which no word of it can hold."""
+    variables = (word[len("--env=") :] for word in spec.env)
+    words = [*words, stdin, str(len(spec.argv)), *spec.argv, *variables]
     if any("\0" in word for word in words):
         raise UsageError("code, arguments and variables of a program cannot hold a NUL character")
     return os.fsencode("\0".join(words))
@@ -119,8 +153,5 @@ def _fork_request(
     spec: CommandSpec,
     stdio: Sequence[int],
 ) -> Request:
-    request = common_request("fork", command, stdio)
-    add_rights(request, spec, len(stdio))
-    for fd in filter_fds:
-        request.descriptor("filter", fd)
+    request = fork_request(command, spec, filter_fds, stdio)
     return request.descriptor("template", template_fd).descriptor("payload", payload_fd)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from minisandbox.errors import TaskError, UsageError
-from minisandbox.judge.assignment import Declared, Environment, External, FunctionWork, Interactive, StdioWork
+from minisandbox.judge.assignment import (
+    Declared,
+    Environment,
+    External,
+    FunctionWork,
+    Interactive,
+    StdioWork,
+    SuiteWork,
+    TaskFile,
+)
 from minisandbox.judge.decide import Scoring
 from minisandbox.judge.spec import Budget, Integrity
 from minisandbox.tasks.calls import write_calls
@@ -47,14 +56,20 @@ def _tests(task: Task) -> Files:
     work = task.assignment.work
     if isinstance(work, FunctionWork):
         return {CALLS: File(content=write_calls(work.calls))}
+    if isinstance(work, SuiteWork):
+        return {**_at("tests", work.files), **_at("base", work.base)}
     if not isinstance(work, StdioWork):
-        raise UsageError("only tasks of the kinds stdio and function can be written")
+        raise UsageError("only tasks of the kinds stdio, function and pytest can be written")
     files: Files = {}
     for test in work.cases:
         files[f"tests/{test.id}.in"] = File(content=test.input)
         files[f"tests/{test.id}.ans"] = File(content=test.answer)
         files |= {f"tests/{test.id}.files/{path}": File(content=content) for path, content in test.files.items()}
     return files
+
+
+def _at(place: str, files: Iterable[TaskFile]) -> Files:
+    return {f"{place}/{file.path}": File(content=file.content, executable=file.executable) for file in files}
 
 
 def _toml(task: Task) -> str:
@@ -89,7 +104,15 @@ def _kind(task: Task) -> dict[str, Any]:
         return {
             "stdio": {"language": work.language, "source": work.source, "checker": msgspec.to_builtins(work.checker)}
         }
-    raise UsageError("only tasks of the kinds stdio and function, without programs of their own, can be written")
+    if isinstance(work, SuiteWork):
+        said = {name: value for name, value in msgspec.structs.asdict(work).items() if name not in ("files", "base")}
+        defaults = msgspec.structs.asdict(SuiteWork(fail_to_pass=(), files=()))
+        suite = {name: list(value) if isinstance(value, tuple) else value
+                 for name, value in said.items() if value != defaults[name]}  # fmt: skip
+        return {"pytest": {"files": "tests", **suite, **({"base": "base"} if work.base else {})}}
+    raise UsageError(
+        "only tasks of the kinds stdio, function and pytest, without programs of their own, can be written"
+    )
 
 
 def _lines(table: dict[str, Any], name: str = "") -> Iterator[str]:

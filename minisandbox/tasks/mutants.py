@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+import difflib
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from minisandbox.tasks.task import File, Files
 
@@ -33,47 +35,77 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
-def mutants_of(files: Files) -> dict[str, Files]:
-    """Return mutants by what was changed: of Python by its syntax tree, of shell scripts by leaving a line out."""
-    made: dict[str, Files] = {}
+def mutants_of(files: Files, before: Files | None = None) -> dict[str, Files]:
+    """Return mutants by what was changed: of Python by its syntax tree, of shell scripts by leaving a line out.
+
+    Of a file that was there `before`, only the functions are changed that the solution changes: the rest is not its.
+    """
+    made: dict[str, Callable[[], Files]] = {}
     for path, file in files.items():
         text = file.content.decode(errors="replace")
-        mutants = _of_python(text) if path.endswith(".py") else _of_lines(text) if path.endswith(".sh") else iter(())
+        old = (before or {}).get(path)
+        mutants = _of_lines(text) if path.endswith(".sh") else iter(())
+        if path.endswith(".py"):
+            mutants = _of_python(text, None if old is None else old.content.decode(errors="replace"))
         for what, mutant in mutants:
-            made[f"{path}: {what}"] = {**files, path: File(content=mutant.encode(), executable=file.executable)}
-    return _spread(made)
+            made[f"{path}: {what}"] = partial(_replaced, files, path, mutant)
+    return {name: make() for name, make in _spread(made).items()}
 
 
-def _spread(made: dict[str, Files]) -> dict[str, Files]:
+def _replaced(files: Files, path: str, mutant: Callable[[], str]) -> Files:
+    return {**files, path: File(content=mutant().encode(), executable=files[path].executable)}
+
+
+def _spread(made: dict[str, Callable[[], Files]]) -> dict[str, Callable[[], Files]]:
     """Return some of them, evenly over all."""
     names = list(made)
     step = max(1, -(-len(names) // MOST_MUTANTS))
     return {name: made[name] for name in names[::step]}
 
 
-def _of_lines(text: str) -> Iterator[tuple[str, str]]:
+def _of_lines(text: str) -> Iterator[tuple[str, Callable[[], str]]]:
     lines = text.splitlines(keepends=True)
     for at, line in enumerate(lines):
         if line.strip() and not line.lstrip().startswith("#"):
-            yield f"line {at + 1} left out", "".join(lines[:at] + lines[at + 1 :])
+            yield f"line {at + 1} left out", partial("".join, lines[:at] + lines[at + 1 :])
 
 
-def _of_python(text: str) -> Iterator[tuple[str, str]]:
+def _of_python(text: str, old: str | None) -> Iterator[tuple[str, Callable[[], str]]]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return
     docs = {id(docstring) for docstring in docstrings(tree)}
-    before = ast.unparse(tree)
+    wanted = None if old is None else touched(tree, old, text)
     for at, node in enumerate(ast.walk(tree)):
-        if id(node) in docs:
+        line = getattr(node, "lineno", 0)
+        if id(node) in docs or (wanted is not None and line not in wanted):
             continue
-        changed = copy.deepcopy(tree)
-        target = list(ast.walk(changed))[at]
-        if what := _mutate(target):
-            mutant = ast.unparse(ast.fix_missing_locations(changed))
-            if mutant != before:
-                yield f"line {getattr(node, 'lineno', 0)}: {what}", mutant + "\n"
+        if what := _mutate(copy.deepcopy(node)):
+            yield f"line {line}: {what}", partial(_mutant, tree, at)
+
+
+def _mutant(tree: ast.Module, at: int) -> str:
+    changed = copy.deepcopy(tree)
+    _mutate(list(ast.walk(changed))[at])
+    return ast.unparse(ast.fix_missing_locations(changed)) + "\n"
+
+
+def touched(tree: ast.Module, old: str, new: str) -> set[int]:
+    """Return the lines of the smallest functions in which lines differ from those of an older text."""
+    lines: set[int] = set()
+    spans: list[range] = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
+    for tag, _, _, first, last in matcher.get_opcodes():
+        for line in range(first + 1, max(last, first + 1) + 1) if tag != "equal" else ():
+            around = [span for span in spans if line in span] or [range(line, line + 1)]
+            smallest = min(around, key=len)
+            lines.update(smallest)
+    return lines
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:

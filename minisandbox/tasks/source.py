@@ -8,7 +8,7 @@ from typing import Protocol
 
 from minisandbox.errors import UsageError
 from minisandbox.tasks.directory import FILE_NAME, load_task_directory
-from minisandbox.tasks.sets import exercises, humaneval
+from minisandbox.tasks.sets import exercises, humaneval, repositories
 from minisandbox.tasks.sets.unfit import Unfit
 from minisandbox.tasks.task import Task
 
@@ -26,7 +26,7 @@ class TaskSet(Protocol):
         ...
 
 
-SETS: dict[str, TaskSet] = {each.NAME: each for each in (humaneval, exercises)}
+SETS: dict[str, TaskSet] = {each.NAME: each for each in (humaneval, exercises, repositories)}
 
 
 def is_directory(source: str) -> bool:

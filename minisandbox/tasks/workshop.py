@@ -5,27 +5,24 @@ It judges with a judge that it is given, whose store it fills. It owns no sandbo
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import msgspec
 import trio
 
 from minisandbox.judge.assignment import Assignment
-from minisandbox.judge.bench import PINNED
 from minisandbox.judge.ingest import ingest
-from minisandbox.judge.layout import ManifestArchive
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Artifact, Manifest
 from minisandbox.judge.verdict import Verdict
 from minisandbox.runtime.sandbox import Sandbox
-from minisandbox.spec import Limits
+from minisandbox.tasks.environment import open_environment, put_files
 from minisandbox.tasks.task import SOLVE, File, Files, Task
 
 SOLUTION_ROOT = "/solution"
-SOLVE_LIMITS = Limits(wall_time_s=600.0, memory_bytes=2 << 30, processes=512, disk_bytes=1 << 30)
 AT_ONCE = 2
 """How many submissions are judged at once."""
 
@@ -67,7 +64,7 @@ class Workshop:
         if SOLVE not in self.task.solution:
             return self.manifest(self.task.solution)
         async with self.open_environment() as sandbox:
-            await self._put(sandbox, self.task.solution, SOLUTION_ROOT)
+            await put_files(sandbox, self.task.solution, SOLUTION_ROOT)
             declared = self.task.assignment.declared
             result = await sandbox.run(["/bin/sh", f"{SOLUTION_ROOT}/{SOLVE}"], cwd=declared.root)
             if not result.ok:
@@ -76,22 +73,9 @@ class Workshop:
             await seal(sandbox)
             return await ingest(self.judge.supervisor, self.judge.store, declared, feed_sandbox(sandbox, declared))
 
-    @contextlib.asynccontextmanager
-    async def open_environment(self) -> AsyncIterator[Sandbox]:
+    def open_environment(self) -> AbstractAsyncContextManager[Sandbox]:
         """Open a sandbox as whoever solves the task finds it."""
-        environment = self.task.assignment.environment
-        async with self.judge.supervisor.open_sandbox(
-            rootfs=environment.rootfs, limits=SOLVE_LIMITS, env={**PINNED, **environment.variables}
-        ) as sandbox:
-            root = self.task.assignment.declared.root
-            await sandbox.run(["mkdir", "-p", root], user="root")
-            await self._put(sandbox, self.task.files, root)
-            yield sandbox
-
-    async def _put(self, sandbox: Sandbox, files: Files, root: str) -> None:
-        manifest = Manifest(files=tuple(self._artifact(path, file) for path, file in sorted(files.items())))
-        if manifest.files:
-            await sandbox.put_tree(ManifestArchive(manifest, self.judge.store), root)
+        return open_environment(self.judge.supervisor, self.task)
 
     async def try_one(self, manifest: Manifest, assignment: Assignment | None = None) -> Verdict:
         """Judge a submission, by the task itself or by a variation of it."""

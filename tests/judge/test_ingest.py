@@ -10,12 +10,14 @@ import pytest
 import trio
 
 import minisandbox
+from minisandbox.errors import BrokenError
 from minisandbox.judge.assignment import Assignment, Declared, StdioWork, TestCase
 from minisandbox.judge.frames import frame
 from minisandbox.judge.ingest import Send, ingest
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Manifest, Outcome
+from tests import observer
 from tests.judge.submissions import DEADLINE_S, decision, take_in, write_files
 
 WORK = StdioWork(language="python", source="main.py", cases=(TestCase(id="1", input=b"", answer=b"1"),))
@@ -155,6 +157,19 @@ async def test_junk_is_rejected(judge: Judge, values: list[object]) -> None:
 
     assert (True, ()) == (manifest.rejected, manifest.files)
     assert manifest.evidence
+
+
+async def test_a_sandbox_that_we_lost_is_no_fault_of_the_submission(judge: Judge) -> None:
+    """The init of the ingest process is killed in the middle: that is an error of ours, and rejects nothing."""
+
+    async def feed(tell: Send) -> None:
+        await tell(["file", "main.py"])
+        observer.inits()[-1].kill()
+        for _ in range(1000):
+            await tell(b"x" * 1000)
+
+    with trio.fail_after(DEADLINE_S), pytest.raises(BrokenError):
+        await ingest(judge.supervisor, judge.store, Declared(), feed)
 
 
 async def test_a_sandbox_is_sealed_and_taken_in(judge: Judge, supervisor: minisandbox.Supervisor) -> None:

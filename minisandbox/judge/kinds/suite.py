@@ -38,7 +38,8 @@ def plan(assignment: Assignment, manifest: Manifest, seed: bytes) -> Plan:
         raise UsageError(f"the test {strange[0]!r} is in no file of the task; all of its test roots must be given")
     cells = [Cell(name=MAIN_CELL, tests=tests), Cell(name="canary", role=Role.CANARY, tests=(_canary(work, seed)[1],))]
     for way in Way:
-        mirrored = tuple(test for test in tests if _function(test) in _mirrored(work, way))
+        names = _mirrored(work, way)
+        mirrored = tuple(test for test in tests if _function(test) in names)
         if mirrored:
             cells.append(Cell(name=f"mirror-{way.value}", role=Role.MIRROR, tests=mirrored))
     if any(_is_infra(file.path, work) for file in _carried(manifest, work)):

@@ -38,6 +38,8 @@ class StartSpec:
     """A directory for all that it writes, -1 for a tmpfs."""
     layer_fds: Sequence[int]
     """Directories of the layers, top first."""
+    namespace_fds: Sequence[int]
+    """Mount namespaces in which some of them are, before Linux 6.15."""
     binds: Sequence[tuple[Bind, int]]
     """Each with a descriptor of its source."""
     pinned: Sequence[tuple[str, int]]
@@ -76,6 +78,8 @@ def start_request(spec: StartSpec) -> Request:
     request.descriptor("control", spec.control_fd).option("hostname", spec.hostname)
     if spec.disk_fd >= 0:
         request.descriptor("disk", spec.disk_fd)
+    for fd in spec.namespace_fds:
+        request.descriptor("layer-namespace", fd)
     for fd in spec.layer_fds:
         request.descriptor("layer", fd)
     for bind, fd in spec.binds:

@@ -39,7 +39,7 @@ async def _fail(case: Case, named: dict[str, Files], otherwise: str) -> Report:
 
 async def mutants_fail(case: Case) -> Report:
     """T08."""
-    mutants = mutants_of(await case.gold_files())
+    mutants = mutants_of(await case.gold_files(), case.task.files)
     if not mutants:
         return skipped("the solution is in no language of which there are mutants")
     verdicts = await case.workshop.try_files(mutants)
