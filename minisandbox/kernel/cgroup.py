@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from minisandbox.degradation import Degradation
@@ -25,6 +26,7 @@ from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
 from minisandbox.kernel.cgroup_kept import KeptMemory
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
+from minisandbox.kernel.cgroup_reserve import Reserve, Reserved
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
 from minisandbox.kernel.cgroup_slot import SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
@@ -63,6 +65,8 @@ class CgroupTree:
         self._accounts = 0
         self.tells_charges = trees.memory is not None and trees.members is not None
         """Whether it can be proved that nothing of a sandbox is left in its groups."""
+        self._reserve = Reserve(layout, trees, f"minisandbox-{instance}")
+        self.reserved = Reserved()
 
     @classmethod
     def create(
@@ -117,6 +121,24 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
+    def keep(self, cpus: int, memory_bytes: int, host_bytes: int) -> None:
+        """Keep cores and memory free of everything in the tree; before anything is in it.
+
+        Raises HostError when this host cannot, UsageError when nothing would be left.
+        """
+        if cpus:
+            self.reserved = self._reserve.keep_cpus(cpus)
+        if memory_bytes:
+            self._reserve.keep_memory(host_bytes - memory_bytes)
+            self.reserved = replace(self.reserved, memory_bytes=memory_bytes)
+
+    def join_fds(self) -> list[int]:
+        """Return new descriptors of the files by which the launcher joins the tree, writing "0"; the caller's."""
+        borrowed = [os.dup(fd) for fd in (*self.inits_tasks_fds, *self._reserve.join_fds)]
+        if self.inits_fd >= 0:
+            borrowed.append(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.inits_fd))
+        return borrowed
+
     def open_slot(self, number: int) -> SlotCgroup:
         """Make groups for one slot after the other. Raises CgroupError when they are there already."""
         return SlotCgroup(self._trees, f"s{number}", self._done_without)
@@ -156,7 +178,7 @@ class CgroupTree:
         Blocks until the processes are gone, at most `deadline_s` seconds. Harmless when called twice.
         """
         self._close_fds()
-        left = _clear(self._trees.all, time.monotonic() + deadline_s)
+        left = _clear([*self._trees.all, *self._reserve.opened], time.monotonic() + deadline_s)
         _leave(self._layout)
         return left
 
@@ -178,10 +200,10 @@ class CgroupTree:
             raise
 
     def _close_fds(self) -> None:
-        for fd in (self.inits_fd, *self.inits_tasks_fds):
+        for fd in (self.inits_fd, *self.inits_tasks_fds, *self._reserve.join_fds):
             if fd >= 0:
                 os.close(fd)
-        self.inits_fd, self.inits_tasks_fds = -1, ()
+        self.inits_fd, self.inits_tasks_fds, self._reserve.join_fds = -1, (), []
 
 
 def _checked(instance: str) -> str:

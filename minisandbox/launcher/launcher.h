@@ -130,6 +130,7 @@ struct host {
 bool host_is_sealed(void);
 void host_seal_self(char **argv);
 void host_open(struct host *host, const struct reporter *to);
+void host_offer(const struct host *host);
 void host_make_workplace(const struct reporter *to);
 void host_use_paths(struct host *host, const struct reporter *to);
 

@@ -212,6 +212,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 		                   .single_id = host->single_id };
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NAME, "init");
+	host_offer(host);
 	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
 	(void)strncpy(host->title, "init", host->title_size);
 	/* a session keyring of its own, not that of whoever started the supervisor; a kernel without keys has none to leak */

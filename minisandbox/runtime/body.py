@@ -18,6 +18,7 @@ from minisandbox.kernel.protocol import Record, RecordKind, Request
 from minisandbox.runtime.slots import never
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.queue import Lease
     from minisandbox.runtime.sandbox import Sandbox
 
 _PARTS = (
@@ -68,6 +69,8 @@ class DiskAnswer:
 class Movable:
     """How a sandbox leaves its body and enters another."""
 
+    lease: Lease | None = None
+    """What was booked for it, whatever body it has; None while it belongs to nobody."""
     _moving: trio.Event | None
 
     async def settled(self) -> None:

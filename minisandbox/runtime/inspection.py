@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minisandbox.kernel.cgroup_reserve import Reserved
 from minisandbox.runtime.telemetry import Watch
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class Inspected:
     def max_sandboxes(self) -> int:
         """How many may be open at once."""
         return self._slots.limit
+
+    @property
+    def reserved(self) -> Reserved:
+        """What of the host is kept free of its sandboxes, and how."""
+        return self._slots.cgroups.reserved
 
     def memory_bytes(self) -> int | None:
         """Return the memory that is charged to the launcher and all sandboxes; None where it is not accounted."""

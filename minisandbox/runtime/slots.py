@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import trio
 
@@ -16,6 +16,7 @@ from minisandbox.kernel.capacity import Room
 from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
+from minisandbox.runtime.cleanup import Cleanup
 from minisandbox.runtime.groups import Groups
 from minisandbox.runtime.slot import Heir, Slot, always, configure, is_clean, leaves_are_gone, looks_clean, never
 from minisandbox.runtime.telemetry import Telemetry
@@ -44,7 +45,7 @@ class SlotPool:
         groups: Groups | None = None,
     ) -> None:
         self._groups = groups or Groups(cgroups)
-        self.telemetry = telemetry
+        self.telemetry, self.cleanup = telemetry, Cleanup(telemetry)
         self._launcher, self._room = launcher, Room()
         self.cgroups = cgroups
         self._ids = ids
@@ -55,6 +56,21 @@ class SlotPool:
         self._returned = trio.Event()
         self._settled = trio.Event()
         self.quarantined: list[Slot] = []
+        self.promised = 0
+        """Slots that are kept for those who were admitted (queue.py)."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a slot came back."""
+        self.can_free: Callable[[], int] = lambda: 0
+        """How many more `acquire` could get by closing what nobody asked for."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all slots are in quarantine."""
+        return len(self.quarantined) >= self.limit
+
+    def room(self) -> int:
+        """Return how many slots could be had, those that cool counted."""
+        return len(self._free) + len(self._cooling) + len(self._numbers) + self.can_free()
 
     async def acquire(self, limits: Limits) -> Slot:
         """Return a clean slot with these limits, making one where none is free.
@@ -125,10 +141,13 @@ class SlotPool:
             yield PodIds(self._ids.base(number)) if isinstance(self._ids, IdRange) else self._ids
         finally:
             self._numbers.append(number)
+            self.on_room()
 
     def nested(self, launcher: Launcher, ids: Ids, limit: int) -> SlotPool:
         """Return the pool of a pod's launcher, whose slots share one range of ids."""
-        return SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, self._groups)
+        pool = SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, self._groups)
+        pool.on_room = self.on_room
+        return pool
 
     def remove(self) -> None:
         """Remove the groups of all slots, once their launcher has ended. What is not empty stays until all goes."""
@@ -142,6 +161,7 @@ class SlotPool:
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
+        self.on_room()
 
     def renew(self, slot: Slot) -> None:
         """Let a slot have other groups when it needs some, after `Slot.give_memory`."""
@@ -155,6 +175,7 @@ class SlotPool:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
         slot.is_quiet = never
         self.quarantined.append(slot)
+        self.on_room()  # or rather the lack of it: who waits for the last one must know
         self.telemetry.quarantine(slot)
 
     async def serve(self) -> None:

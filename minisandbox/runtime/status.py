@@ -24,6 +24,7 @@ ANSWER_DEADLINE_S = 2.0
 
 _ROWS_AT_ONCE = 256
 _BACKLOG = 16
+_WAITING_SHOWN = 5
 
 
 class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,15 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int | None
 
 
+class WaitingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One who waits to be let in."""
+
+    ticket: int
+    priority: int
+    since: float
+    waits_for: str
+
+
 class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor; `sandboxes` says how many lines follow."""
 
@@ -61,6 +71,10 @@ class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     """Where the counters of a slot are: templates with `{group}`."""
     sandboxes: int
+    promised_bytes: int = 0
+    """The memory that was promised to open sandboxes."""
+    waiting: list[WaitingStatus] = []
+    """The first of those who wait for admission; `queued` says how many there are."""
 
 
 def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxStatus]]:
@@ -94,6 +108,11 @@ def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxSta
         max_sandboxes=supervisor.max_sandboxes,
         files=supervisor.counter_files(),
         sandboxes=len(rows),
+        promised_bytes=supervisor.queue.books.booked.memory_bytes,
+        waiting=[
+            WaitingStatus(ticket=each.number, priority=each.priority, since=each.since, waits_for=str(each.waits_for))
+            for each in supervisor.queue.waiting[:_WAITING_SHOWN]
+        ],
     )
     return header, rows
 
