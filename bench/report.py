@@ -17,16 +17,21 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Goal(Generic[R]):
-    """One figure to reach: a multiple that must be at most or at least a bound."""
+    """One figure to reach: a multiple, or another unit, that must be at most or at least a bound."""
 
     text: str
     measure: Callable[[R], float]
     at_most: float | None = None
     at_least: float | None = None
+    unit: str = "x"
 
     def line(self, report: R) -> str:
         """Say whether the goal is reached, with the figures."""
-        wanted = f"at most {self.at_most:g} x" if self.at_most is not None else f"at least {self.at_least:g} x"
+        wanted = (
+            f"at most {self.at_most:g} {self.unit}"
+            if self.at_most is not None
+            else f"at least {self.at_least:g} {self.unit}"
+        )
         try:
             figure = self.measure(report)
         except KeyError as missing:
@@ -34,7 +39,7 @@ class Goal(Generic[R]):
         too_high = self.at_most is not None and figure > self.at_most
         too_low = self.at_least is not None and figure < self.at_least
         verdict = "[red]not reached[/]" if too_high or too_low else "[green]reached[/]    "
-        return f"{verdict} [bold]{figure:7.2f} x[/]  {self.text}: {wanted}"
+        return f"{verdict} [bold]{figure:7.2f} {self.unit}[/]  {self.text}: {wanted}"
 
 
 GOALS: tuple[Goal[Report], ...] = (

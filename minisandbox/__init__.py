@@ -7,6 +7,7 @@ async with open_supervisor() as supervisor, supervisor.open_sandbox() as sandbox
 from minisandbox.binds import Bind
 from minisandbox.degradation import Degradation
 from minisandbox.errors import (
+    AdmissionError,
     BrokenError,
     BusyError,
     CgroupError,
@@ -30,6 +31,7 @@ from minisandbox.images.prefix import with_prefix
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.images.state import StateDir
 from minisandbox.policy import Policy, load_policy
+from minisandbox.runtime.admission import Admission
 from minisandbox.runtime.network_usage import EndpointUsage, NetworkUsage
 from minisandbox.runtime.opening import open_supervisor
 from minisandbox.runtime.process import Process, Terminal
@@ -42,6 +44,8 @@ from minisandbox.runtime.tree_pump import TreeBounds, TreeReport
 from minisandbox.spec import ExitReason, Limits, Result, Timing, Usage
 
 __all__ = [
+    "Admission",
+    "AdmissionError",
     "Bind",
     "BrokenError",
     "BusyError",

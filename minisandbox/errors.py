@@ -29,6 +29,17 @@ class BusyError(SandboxError):
     """Two tasks used a thing that serves one at a time."""
 
 
+class AdmissionError(SandboxError):
+    """This host cannot hold what was asked for: `limit` says what there is too little of.
+
+    `asked` and `free` are in its unit. It is retryable where others on this host could make room.
+    """
+
+    def __init__(self, limit: str, asked: float, free: float, why: str, *, retryable: bool) -> None:
+        self.limit, self.asked, self.free, self.retryable = limit, asked, free, retryable
+        super().__init__(why)
+
+
 class BrokenError(SandboxError):
     """Something outside broke it: the launcher or the init of a sandbox is gone."""
 

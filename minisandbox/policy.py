@@ -23,7 +23,7 @@ from minisandbox.choices import Proc as Proc
 from minisandbox.data import data_dir
 from minisandbox.document import Document, read_document
 from minisandbox.endpoints import parse_endpoint, parse_endpoints
-from minisandbox.errors import PolicyError, UsageError
+from minisandbox.errors import HostError, PolicyError, UsageError
 from minisandbox.seccomp import compile_profile
 from minisandbox.spec import Limits
 
@@ -164,7 +164,10 @@ def filters(policy: Policy) -> tuple[bytes, ...]:
     A profile is compiled when its content or the capabilities are new, and else found in a few microseconds.
     Raises PolicyError with file and line when a profile is wrong, HostError when libseccomp is missing.
     """
-    return tuple(compile_profile(path, capabilities=policy.capabilities) for path in policy.seccomp)
+    try:
+        return tuple(compile_profile(path, capabilities=policy.capabilities) for path in policy.seccomp)
+    except OSError as error:
+        raise HostError(f"cannot make a filter: {error.strerror}") from error
 
 
 def parse_size(text: str) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 IS_USER_MODE_LINUX = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
 
+HAS_FUSE = Path("/dev/fuse").exists()
+
 NO_MEMORY_TO_EXECUTE = "user-mode Linux panics when a limit of memory is reached within execve(2)"
 
 ONE_ENTRY = "user-mode Linux takes int 0x80 for a 64-bit system call"

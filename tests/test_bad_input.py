@@ -191,11 +191,11 @@ async def test_a_bind_on_a_file_of_the_rootfs_names_the_step(supervisor: Supervi
 
 
 async def test_one_sandbox_too_many_is_busy(state_dir: Path) -> None:
-    """The error says how many there may be; closing one makes room."""
+    """Who does not want to wait is told what to do; closing one makes room."""
     async with open_supervisor(state_dir=state_dir, max_sandboxes=1) as supervisor:
         async with supervisor.open_sandbox():
             with pytest.raises(BusyError, match="max_sandboxes"):
-                async with supervisor.open_sandbox():
+                async with supervisor.open_sandbox(deadline_s=0):
                     pass
         for _ in range(5):
             async with supervisor.open_sandbox() as sandbox:

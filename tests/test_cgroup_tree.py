@@ -90,10 +90,8 @@ def test_second_slot_of_a_number_fails(tree: CgroupTree, layout: CgroupLayout) -
 def test_tree_is_made_whole_or_not_at_all(layout: CgroupLayout) -> None:
     """When one hierarchy refuses, what was made in the others is gone."""
     instance = new_instance()
-    in_the_way = next(iter(reversed(layout.v1.values())), layout.unified)
+    in_the_way = layout.v1.get("cpu", layout.unified)
     assert in_the_way is not None
-    if layout.unified is not None and layout.v1:
-        in_the_way = layout.v1["cpu"]
     obstacle = in_the_way / f"minisandbox-{instance}"
     obstacle.mkdir()
     try:

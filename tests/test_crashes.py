@@ -26,6 +26,22 @@ SURVIVAL_S = 5.0
 
 CHECKOUT = Path(minisandbox.__file__).parents[1]
 
+HANGING_OWNER = """
+import sys, trio
+from pathlib import Path
+from minisandbox import open_supervisor
+
+async def main():
+    options = {"max_lifetime_s": 2.0} if sys.argv[2] == "supervisor" else {}
+    async with open_supervisor(state_dir=Path(sys.argv[1]), self_test=False, **options) as supervisor:
+        lifetime_s = None if options else 2.0
+        async with supervisor.open_sandbox(lifetime_s=lifetime_s) as sandbox:
+            script = "setsid sleep 300 & echo on; exec sleep 300"
+            await sandbox.run(script, on_stdout=lambda _: print("ready", flush=True))
+
+trio.run(main)
+"""
+
 OWNER = """
 import contextlib, sys, trio
 from pathlib import Path
@@ -212,6 +228,24 @@ async def test_a_sandbox_ends_with_its_lifetime(supervisor: Supervisor) -> None:
     assert len(pidfds) == 3
     assert isinstance(running.error, BrokenError)
     assert supervisor.quarantined == ()
+
+
+@pytest.mark.parametrize("whose", ["sandbox", "supervisor"])
+async def test_a_lifetime_ends_though_the_owner_hangs(state_dir: Path, whose: str) -> None:
+    """Stopped by a signal it can close nothing: init ends by itself, be the lifetime its own or that of all."""
+    command = [sys.executable, "-c", HANGING_OWNER, str(state_dir), whose]
+    with (
+        subprocess.Popen(command, env={"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        pidfds = stack.enter_context(observer.watched([*observer.inits(process.pid), *observer.workload(process.pid)]))
+        process.send_signal(signal.SIGSTOP)
+        await observer.wait_ended(pidfds, PROMPT_S)
+
+    assert 3 == len(pidfds)
 
 
 async def test_a_stopped_init_cannot_hold_anything_up(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,9 @@ trio.run(main)
 """
 
 
+TYPED = {name for name, thing in vars(minisandbox).items() if isinstance(thing, type) and issubclass(thing, Exception)}
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What the child reports."""
 
@@ -140,6 +143,36 @@ def test_a_mount_or_descriptor_call_that_fails_ends_the_start(state_dir: Path, c
     assert outcome.stage
 
 
+EXHAUSTED = (errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EAGAIN)
+START_CALLS = (
+    *("clone3", "unshare", "setns", "open_tree", "mount_setattr", "fsopen", "fsconfig", "fsmount", "move_mount"),
+    *(
+        "umount2",
+        "chroot",
+        "fchdir",
+        "mkdirat",
+        "symlinkat",
+        "sethostname",
+        "keyctl",
+        "capset",
+        "setresuid",
+        "setgroups",
+    ),
+    *("seccomp", "prctl", "close_range", "dup3", "signalfd4", "setsid", "execve"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", EXHAUSTED, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", START_CALLS)
+def test_whatever_a_host_is_out_of_is_a_typed_error_or_does_not_matter(state_dir: Path, call: str, number: int) -> None:
+    """Each call of launcher, init and command, with each kind of exhaustion; and nothing is left."""
+    outcome = run_child(state_dir, Fault(call, "", number=number))
+
+    assert 0 == outcome.left
+    assert outcome.ran or outcome.error in TYPED, (outcome.error, outcome.message)
+
+
 def test_without_a_fault_it_runs(state_dir: Path) -> None:
     """The same child with a filter that refuses nothing it needs: so it is the fault that the others show."""
     outcome = run_child(state_dir, Fault("swapon", ""))
@@ -168,7 +201,9 @@ async def use(supervisor):
 
 async def main():
     outcomes = []
-    async with minisandbox.open_supervisor(state_dir=Path(sys.argv[1]), self_test=False, max_parked=0) as supervisor:
+    async with minisandbox.open_supervisor(
+        state_dir=Path(sys.argv[1]), self_test=False, max_parked=0, admission=minisandbox.Admission(free_descriptors=0)
+    ) as supervisor:  # else it would not even be tried
         await use(supervisor)
         before = count()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -211,7 +246,7 @@ from pathlib import Path
 import trio
 import minisandbox
 
-CALLS = ("open", "mkdir", "rmdir", "write", "read", "pipe2", "chown", "fchmod")
+CALLS = ("open", "mkdir", "rmdir", "write", "read", "pipe2", "chown", "fchmod", "memfd_create")
 ERRORS = (errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO)
 left, hit, outcomes = -1, "", []
 
@@ -234,13 +269,20 @@ socket.socketpair = failing("socketpair", socket.socketpair)
 async def use(supervisor):
     limits = minisandbox.Limits(memory_bytes=64 << 20, processes=20 + len(outcomes) % 2)
     async with supervisor.open_sandbox(limits=limits) as sandbox:
-        await sandbox.run(["true"], stdin=b"x")
+        await sandbox.run(["true", "x" * 40000], stdin=b"x")
         await sandbox.write_file("/tmp/x", b"1")
         await sandbox.read_file("/tmp/x")
+    handles = supervisor.handles  # filters are made again at each use
+    for fds in handles._filters.values():
+        for fd in fds:
+            os.close(fd)
+    handles._filters.clear()
 
 async def main():
     global left, hit
-    async with minisandbox.open_supervisor(state_dir=Path(sys.argv[1]), self_test=False, max_parked=0) as supervisor:
+    async with minisandbox.open_supervisor(
+        state_dir=Path(sys.argv[1]), self_test=False, max_parked=0, admission=minisandbox.Admission(free_descriptors=0)
+    ) as supervisor:  # else it would not even be tried
         await use(supervisor)
         while left < 0:
             left, hit = len(outcomes), ""
@@ -274,5 +316,5 @@ def test_each_step_of_a_supervisor_may_fail(state_dir: Path) -> None:
 
     assert [0, 0] == rest
     assert len(outcomes) > 40
-    assert {"open", "mkdir", "write", "read", "pipe2", "fchmod"} <= {hit for hit, _ in outcomes}
-    assert {"ok", "CgroupError", "StartError"} == {outcome for _, outcome in outcomes}
+    assert {"open", "mkdir", "write", "read", "pipe2", "fchmod", "memfd_create"} <= {hit for hit, _ in outcomes}
+    assert {"ok", "CgroupError", "StartError", "PolicyError"} == {outcome for _, outcome in outcomes}

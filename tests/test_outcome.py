@@ -6,10 +6,11 @@ import signal
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisandbox.runtime.outcome import Counters, decide_reason, disk_is_full, exit_of
+from minisandbox.runtime.outcome import Counters, decide_reason, disk_is_full, exit_of, is_killed_for_others
 from minisandbox.spec import ExitReason, Limits
 
 CALM = Counters(
@@ -93,3 +94,23 @@ def test_success_needs_an_exit_code_0_and_calm_counters(
     if reason is ExitReason.EXITED:
         assert (oom, refused, stopped_for) == (0, 0, None)
         assert cpu < 5.0
+
+
+@pytest.mark.parametrize(
+    ("kills", "peak", "limit", "for_others"),
+    [
+        (0, 1 << 20, 1 << 30, False),
+        (1, 1 << 20, 1 << 30, True),
+        (1, (1 << 30) - 4096, 1 << 30, False),
+        (1, None, 1 << 30, False),
+        (1, None, None, True),
+        (1, 1 << 20, None, True),
+    ],
+)
+def test_a_kill_for_memory_far_below_the_limit_is_not_the_program_s(
+    kills: int, peak: int | None, limit: int | None, for_others: bool
+) -> None:
+    """The host ran out then; where the peak is not known, the limit is to blame as far as there is one."""
+    counted = msgspec.structs.replace(counters(oom_kills=kills), memory_peak_bytes=peak, memory_held_bytes=0)
+
+    assert for_others == is_killed_for_others(counted, Limits(memory_bytes=limit))

@@ -83,7 +83,7 @@ async def test_a_start_that_never_becomes_ready_holds_no_other(no_parking: Super
 @pytest.mark.requires_root
 async def test_a_start_has_a_deadline(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tool report 40: a start that hangs is given up, retryable, and leaves nothing."""
-    monkeypatch.setattr("minisandbox.runtime.supervisor.STEP_DEADLINE_S", 0.3)
+    monkeypatch.setattr("minisandbox.runtime.starting.STEP_DEADLINE_S", 0.3)
     with file_system_that_never_answers(tmp_path):
         with trio.fail_after(START_S), pytest.raises(DeadlineError, match="ready") as caught:
             async with supervisor.open_sandbox(binds=[Bind(source=tmp_path, target="/mnt/stuck")]):

@@ -15,10 +15,12 @@ import pytest
 import trio
 
 from minisandbox import Supervisor, open_supervisor
+from minisandbox.cli.top import head_lines
 from minisandbox.images.state import STATUS_SUFFIX, StateDir
-from minisandbox.runtime.status import reaching
+from minisandbox.runtime.status import reaching, status_of
 from minisandbox.runtime.top import find_sockets, look
 from tests import cli, observer
+from tests.rootless import needed_degradations
 
 
 async def top(state_dir: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -48,6 +50,31 @@ async def test_it_shows_what_each_sandbox_does(supervisor: Supervisor, state_dir
     assert 0 < first["memory_bytes"] < first["sandbox"]["memory_limit_bytes"]
     assert "1 running" in table
     assert "exited 3" in table
+
+
+async def test_it_shows_who_waits_to_be_let_in(state_dir: Path) -> None:
+    """Since when, with which priority, and for what."""
+    async with (
+        open_supervisor(
+            state_dir=state_dir, max_sandboxes=1, self_test=False, degrade=needed_degradations()
+        ) as supervisor,
+        trio.open_nursery() as nursery,
+    ):
+        async with supervisor.open_sandbox():
+            nursery.start_soon(_open, supervisor)
+            with trio.fail_after(20):
+                await observer.wait_until(lambda: bool(supervisor.queue.waiting), trio.lowlevel.checkpoint)
+            header, _ = status_of(supervisor)
+            nursery.cancel_scope.cancel()
+    first, second = head_lines(header, header.waiting[0].since + 3.0)
+
+    assert "1 queued of 1, 512 MiB promised" in first
+    assert "  1. in the queue for 3s, priority 7, waits for slots: 1 asked for, 0 left" == second
+
+
+async def _open(supervisor: Supervisor) -> None:
+    async with supervisor.open_sandbox(priority=7):
+        pass
 
 
 async def test_it_finds_supervisors_of_other_state_directories(supervisor: Supervisor, tmp_path: Path) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from minisandbox.cli.options import add_common_options, add_degrade_option, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minisandbox.kernel.capacity import Ceiling
     from minisandbox.runtime.doctor import Diagnosis
 
 EXAMPLES = """examples:
@@ -51,6 +57,9 @@ def serve(options: argparse.Namespace) -> int:
                 "findings": diagnosis.findings,
                 "timing": diagnosis.timing,
                 "degraded": diagnosis.degraded,
+                "capacity": [
+                    {**msgspec.structs.asdict(ceiling), "allows": ceiling.allows} for ceiling in diagnosis.capacity
+                ],
             }
         )
     else:
@@ -63,6 +72,9 @@ async def _diagnose(place: Path | None, degrade: tuple[str, ...]) -> Diagnosis:
 
     return await diagnose(place, degrade)
 
+
+SHOWN = 6
+"""So many limits are printed, those that come first; --json has all."""
 
 MARKS = {True: ("ok", "green"), False: ("no", "bold red"), None: ("--", "yellow")}
 
@@ -78,6 +90,7 @@ def _print(diagnosis: Diagnosis) -> None:
         if finding.advice:
             line.append(f"\n    {'':<{width}}-> {finding.advice}", style=colour)
         console.print(line, soft_wrap=True)
+    _print_capacity(console, diagnosis.capacity)
     missing = [finding.name for finding in diagnosis.findings if finding.ok is False]
     if missing:
         verdict = f"The default policy cannot be enforced on this host. Missing: {', '.join(missing)}."
@@ -87,3 +100,18 @@ def _print(diagnosis: Diagnosis) -> None:
         console.print(f"\n{verdict}", style="yellow", soft_wrap=True)
     else:
         console.print("\nThe default policy can be enforced on this host.", style="bold green")
+
+
+def _print_capacity(console: Console, capacity: Sequence[Ceiling]) -> None:
+    """Print how many sandboxes each limit allows, as far as it matters."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title="how many sandboxes this host can hold more", title_justify="left", box=box.SIMPLE)
+    for heading in ("limit", "of", "used", "each", "allows"):
+        table.add_column(heading, justify="left" if heading == "limit" else "right")
+    table.add_column("how to raise it")
+    for ceiling in capacity[:SHOWN]:
+        numbers = (ceiling.limit, ceiling.used, ceiling.each, ceiling.allows)
+        table.add_row(ceiling.name, *(f"{number:,}" for number in numbers), ceiling.advice)
+    console.print(table)

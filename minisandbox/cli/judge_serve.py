@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisandbox.cli.options import add_debug_option
+from minisandbox.cli.options import add_debug_option, add_reserve_options
 from minisandbox.cli.signals import run_until_signal
 from minisandbox.errors import BusyError, HostError, SandboxError
 
@@ -38,6 +38,7 @@ def add_serve_parser(actions: Any) -> None:
     serve.add_argument("--allow", type=int, action="append", default=[], metavar="UID", help="who may ask beside root")
     serve.add_argument("--at-once", type=int, default=2, metavar="N", help="how many submissions are judged at once")
     serve.add_argument("--degrade", action="append", default=[], metavar="NAME", help="do without a protection")
+    add_reserve_options(serve)
     add_debug_option(serve)
     serve.set_defaults(serve=serve_serve)
 
@@ -93,7 +94,11 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
     most = 8 * options.at_once + MOST_TEMPLATES
     async with (
         open_supervisor(
-            state_dir=options.state_dir or place / "state", max_sandboxes=most, degrade=options.degrade
+            state_dir=options.state_dir or place / "state",
+            max_sandboxes=most,
+            degrade=options.degrade,
+            reserve_cpus=options.reserve_cpus,
+            reserve_memory_bytes=options.reserve_memory or 0,
         ) as supervisor,
         open_warm(supervisor) as warm,
     ):

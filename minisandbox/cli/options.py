@@ -84,6 +84,8 @@ class SandboxOptions:
     degrade: tuple[str, ...] = ()
     terminal: bool = False
     template: str | None = None
+    reserve_cpus: int = 0
+    reserve_memory_bytes: int = 0
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +123,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         help="what holds the files that it writes: memory, or the state directory's file system (%(default)s)",
     )
     _add_limit_options(parser)
+    add_reserve_options(parser)
     add_common_options(parser)
     add_degrade_option(parser)
     parser.add_argument("--trace", action="store_true", help="measure each step of the start")
@@ -175,6 +178,13 @@ def add_degrade_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_reserve_options(parser: argparse.ArgumentParser) -> None:
+    """Add --reserve-cpus and --reserve-memory, of commands that open a supervisor."""
+    reserve = parser.add_argument_group("what of the host is kept free of all sandboxes together")
+    reserve.add_argument("--reserve-cpus", type=int, default=0, metavar="N", help="cores (%(default)s)")
+    reserve.add_argument("--reserve-memory", type=_size, default=0, metavar="SIZE", help="memory (%(default)s)")
+
+
 def add_debug_option(parser: argparse.ArgumentParser) -> None:
     """Add --debug, which `main` looks for by itself."""
     parser.add_argument("--debug", action="store_true", help="print where an error came from")
@@ -198,6 +208,8 @@ def read_sandbox_options(options: argparse.Namespace) -> SandboxOptions:
         deterministic=options.deterministic,
         disk=Disk(options.disk_in),
         degrade=tuple(options.degrade),
+        reserve_cpus=options.reserve_cpus,
+        reserve_memory_bytes=options.reserve_memory or 0,
     )
 
 

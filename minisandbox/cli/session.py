@@ -24,7 +24,12 @@ async def open_session(chosen: SandboxOptions) -> AsyncIterator[Sandbox]:
     async with contextlib.AsyncExitStack() as stack:
         supervisor = await stack.enter_async_context(
             open_supervisor(
-                state_dir=chosen.state_dir, max_sandboxes=many, engine=chosen.engine, degrade=chosen.degrade
+                state_dir=chosen.state_dir,
+                max_sandboxes=many,
+                engine=chosen.engine,
+                degrade=chosen.degrade,
+                reserve_cpus=chosen.reserve_cpus,
+                reserve_memory_bytes=chosen.reserve_memory_bytes,
             )
         )
         if chosen.template is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from minisandbox.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from minisandbox.runtime.status import SupervisorStatus
     from minisandbox.runtime.top import Look, Row
 
 EXAMPLES = """examples:
@@ -91,13 +93,7 @@ def _drawing(seen: Look, rows: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    heads = [
-        f"{each.instance}  pid {each.pid}  {each.live} live, {each.parked} parked, {each.starting} starting,"
-        f" {each.queued} queued of {each.max_sandboxes}"
-        + (f", {each.quarantined} slots in quarantine" if each.quarantined else "")
-        + ("" if each.serving else ", its launcher is gone")
-        for each in seen.supervisors
-    ]
+    heads = [line for each in seen.supervisors for line in head_lines(each, seen.at)]
     heads += [f"{instance}  does not answer" for instance in seen.silent]
     table = Table(box=None, pad_edge=False)
     for name in ("INSTANCE", "SANDBOX", "AGE", "MEMORY", "LIMIT", "CPU", "PROCESSES", "COMMANDS", "LAST"):
@@ -107,6 +103,19 @@ def _drawing(seen: Look, rows: int) -> RenderableType:
     if len(seen.rows) > rows:
         heads.append(f"{len(seen.rows)} sandboxes, the {rows} busiest are shown")
     return Group(Text("\n".join(heads) or "no supervisor runs here"), table)
+
+
+def head_lines(each: SupervisorStatus, now: float) -> Iterator[str]:
+    """Yield what stands above the table about one supervisor: counts, and who waits."""
+    yield (
+        f"{each.instance}  pid {each.pid}  {each.live} live, {each.parked} parked, {each.starting} starting,"
+        f" {each.queued} queued of {each.max_sandboxes}, {size_text(each.promised_bytes)} promised"
+        + (f", {each.quarantined} slots in quarantine" if each.quarantined else "")
+        + ("" if each.serving else ", its launcher is gone")
+    )
+    for place, waiting in enumerate(each.waiting, 1):
+        age = _age_text(now - waiting.since)
+        yield f"  {place}. in the queue for {age}, priority {waiting.priority}, waits for {waiting.waits_for}"
 
 
 def _busy(row: Row) -> tuple[float, int]:

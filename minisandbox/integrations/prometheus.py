@@ -57,6 +57,8 @@ class SupervisorCollector(Collector):
         yield _gauge("leaked_instances", "Dead instances of which something could not be removed.", counts.leaked)
         yield _gauge("launcher_up", "Whether the launcher lives.", int(supervisor.serving))
         yield _gauge("opened_timestamp_seconds", "When the supervisor was opened.", counts.opened_at)
+        promised_bytes = supervisor.queue.books.booked.memory_bytes
+        yield _gauge("promised_bytes", "Memory limits of all open sandboxes together.", promised_bytes)
         memory_bytes = supervisor.memory_bytes()
         if memory_bytes is not None:
             yield _gauge("memory_bytes", "Memory charged to all sandboxes and the launcher.", memory_bytes)
@@ -77,6 +79,8 @@ class SupervisorCollector(Collector):
             ("parked", "miss"): counts.parked_missing,
         }
         yield _counters("pool_requests", "What was found ready, or had to be made.", ("pool", "result"), pools)
+        stuck = {"layer": 0, "disk": 0, "network": 0, **counts.stuck}
+        yield _counters("stuck_cleanups", "Steps of clean-ups that did not end in time.", ("step",), stuck)
         yield _counters("lost_sandboxes", "Sandboxes that went before their owner closed them.", (), {(): counts.lost})
         yield _counters("lost_launchers", "Launchers that died.", (), {(): counts.launchers_lost})
         yield _counters("lost_events", "Events that could not be logged.", (), {(): counts.events_lost})
@@ -84,6 +88,7 @@ class SupervisorCollector(Collector):
     def _durations(self) -> Iterator[Metric]:
         counts = self._supervisor.telemetry
         yield _histogram("open_seconds", "What a caller waited for an open sandbox.", counts.open)
+        yield _histogram("queue_seconds", "Waits for admission, of those who had to wait.", counts.wait)
         yield _histogram("start_seconds", "A start, with the wait for its slot.", counts.start)
         yield _histogram("run_seconds", "A command, from request to end.", counts.run)
         yield _histogram("close_seconds", "From the order to close until every process was gone.", counts.close)

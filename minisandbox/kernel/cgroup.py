@@ -2,7 +2,7 @@
 
     minisandbox-<instance>          in every hierarchy that is used
         inits                       all inits together: unified and memory
-        s<number>                   one slot, see cgroup_slot.py
+        s<number>                   for one slot after the other, see cgroup_slot.py
             r<number>               one command, see cgroup_run.py
 
 v2, hybrid and v1 hosts look the same from here (cgroup_v2.py, cgroup_v1.py). Nothing outside the tree is touched,
@@ -17,15 +17,18 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from minisandbox.degradation import Degradation
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.kernel.cgroup_charge import Charge
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy
+from minisandbox.kernel.cgroup_kept import KeptMemory
 from minisandbox.kernel.cgroup_layout import CONTROLLERS, CgroupKind, CgroupLayout, detect_layout
+from minisandbox.kernel.cgroup_reserve import Reserve, Reserved
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
-from minisandbox.kernel.cgroup_slot import KeptMemory, SlotCgroup
+from minisandbox.kernel.cgroup_slot import SlotCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.kernel.cgroup_v2 import ADVICE, HierarchyV2, enable_below, leave_supervisor_leaf
 
@@ -60,6 +63,10 @@ class CgroupTree:
         self.inits_fd = -1
         self.inits_tasks_fds: tuple[int, ...] = ()
         self._accounts = 0
+        self.tells_charges = trees.memory is not None and trees.members is not None
+        """Whether it can be proved that nothing of a sandbox is left in its groups."""
+        self._reserve = Reserve(layout, trees, f"minisandbox-{instance}")
+        self.reserved = Reserved()
 
     @classmethod
     def create(
@@ -114,13 +121,27 @@ class CgroupTree:
         """Return the instances that have a tree below our own groups, in whatever hierarchy."""
         return sorted(_trees_below(layout))
 
-    def open_slot(self, number: int, generation: int = 0) -> SlotCgroup:
-        """Make the groups of a slot, in a later generation when it gave its memory group away.
+    def keep(self, cpus: int, memory_bytes: int, host_bytes: int) -> None:
+        """Keep cores and memory free of everything in the tree; before anything is in it.
 
-        Raises CgroupError when they are there already.
+        Raises HostError when this host cannot, UsageError when nothing would be left.
         """
-        name = f"s{number}.{generation}" if generation else f"s{number}"
-        return SlotCgroup(self._trees, name, self._done_without)
+        if cpus:
+            self.reserved = self._reserve.keep_cpus(cpus)
+        if memory_bytes:
+            self._reserve.keep_memory(host_bytes - memory_bytes)
+            self.reserved = replace(self.reserved, memory_bytes=memory_bytes)
+
+    def join_fds(self) -> list[int]:
+        """Return new descriptors of the files by which the launcher joins the tree, writing "0"; the caller's."""
+        borrowed = [os.dup(fd) for fd in (*self.inits_tasks_fds, *self._reserve.join_fds)]
+        if self.inits_fd >= 0:
+            borrowed.append(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.inits_fd))
+        return borrowed
+
+    def open_slot(self, number: int) -> SlotCgroup:
+        """Make groups for one slot after the other. Raises CgroupError when they are there already."""
+        return SlotCgroup(self._trees, f"s{number}", self._done_without)
 
     def open_account(self) -> KeptMemory | None:
         """Make a memory group that belongs to no slot; None when memory is not accounted."""
@@ -137,18 +158,18 @@ class CgroupTree:
         return None if self._trees.memory is None else self._trees.memory.memory(".").current()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the counters of a slot are, with `{slot}` for its number: cpu, memory and processes if any.
+        """Return where the counters of a slot are, with `{group}` for its groups: cpu, memory and processes if any.
 
         On v2, processes of a slot are counted where its pids controller is, and CPU time always.
         """
         trees = self._trees
         found = {}
         if trees.clock is not None:
-            found["cpu"] = f"{trees.clock.path}/s{{slot}}/{trees.clock.CPU_FILE}"
+            found["cpu"] = f"{trees.clock.path}/{{group}}/{trees.clock.CPU_FILE}"
         if trees.memory is not None:
-            found["memory"] = f"{trees.memory.path}/s{{slot}}/{trees.memory.MEMORY_FILE}"
+            found["memory"] = f"{trees.memory.path}/{{group}}/{trees.memory.MEMORY_FILE}"
         if trees.pids is not None:
-            found["processes"] = f"{trees.pids.path}/s{{slot}}/pids.current"
+            found["processes"] = f"{trees.pids.path}/{{group}}/pids.current"
         return found
 
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> list[str]:
@@ -157,7 +178,7 @@ class CgroupTree:
         Blocks until the processes are gone, at most `deadline_s` seconds. Harmless when called twice.
         """
         self._close_fds()
-        left = _clear(self._trees.all, time.monotonic() + deadline_s)
+        left = _clear([*self._trees.all, *self._reserve.opened], time.monotonic() + deadline_s)
         _leave(self._layout)
         return left
 
@@ -179,10 +200,10 @@ class CgroupTree:
             raise
 
     def _close_fds(self) -> None:
-        for fd in (self.inits_fd, *self.inits_tasks_fds):
+        for fd in (self.inits_fd, *self.inits_tasks_fds, *self._reserve.join_fds):
             if fd >= 0:
                 os.close(fd)
-        self.inits_fd, self.inits_tasks_fds = -1, ()
+        self.inits_fd, self.inits_tasks_fds, self._reserve.join_fds = -1, (), []
 
 
 def _checked(instance: str) -> str:

@@ -1,7 +1,7 @@
 """One hierarchy: the directory of an instance in it, held open, and what v1 and v2 have in common there.
 
-It never touches anything outside that directory, and signals a process only while it is listed in it.
-All methods block for as long as the kernel takes, and no longer than the deadline where one is given.
+It never touches anything outside that directory, and signals a process only while it is listed in it. All methods
+block for as long as the kernel takes, and no longer than the deadline where one is given.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from pathlib import Path
 from minisandbox.errors import CgroupError
 from minisandbox.kernel.cgroup_charge import Charge
 
-READ_BYTES = 16384
-"""More than any file that is read at one go; longer lists are read in pieces."""
+READ_BYTES = 16384  # more than any file that is read at one go; longer lists are read in pieces
 
-PIDFDS_AT_ONCE = 128
-"""How many processes are signalled and waited for together: each takes a descriptor."""
+PIDFDS_AT_ONCE = 128  # processes that are signalled and waited for together: each takes a descriptor
 
-DEATH_S = 0.1
-"""How long a killed process may take before the next ones get their turn; it is looked at again afterwards."""
+DEATH_S = 0.1  # how long a killed process may take before others get their turn; it is looked at again afterwards
 
 
 class Memory(ABC):
@@ -61,6 +58,10 @@ class Memory(ABC):
     @abstractmethod
     def charge(self) -> Charge:
         """Return what the charge consists of, late by up to `stat_lag_bytes`."""
+
+    @abstractmethod
+    def kernel_bytes(self) -> int:
+        """Return what the kernel holds for the group."""
 
     @abstractmethod
     def drain(self) -> int:

@@ -17,6 +17,9 @@ from minisandbox.errors import HostError, UsageError
 CONTROLLERS = ("pids", "memory", "cpu", "cpuacct")
 """The controllers that this package uses; cpuacct is v1 alone. That of pids comes first: it can stop forks."""
 
+CPUSET = "cpuset"
+"""Used only to keep cores free (cgroup_reserve.py), in its v1 hierarchy or in the unified one."""
+
 SUPERVISOR_LEAF = "minisandbox-supervisor"
 """Where a supervisor moves itself so that its own v2 group can give controllers to its children."""
 
@@ -45,14 +48,14 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether there is no control group at all."""
-        return self.unified is None and not self.v1
+        return self.unified is None and not self.v1.keys() - {CPUSET}
 
     @property
     def kind(self) -> CgroupKind:
         """How the hierarchies are arranged."""
         if self.unified is None:
             return CgroupKind.V1
-        return CgroupKind.HYBRID if self.v1 else CgroupKind.V2
+        return CgroupKind.HYBRID if self.v1.keys() - {CPUSET} else CgroupKind.V2
 
     def where(self, controller: str) -> Path | None:
         """Return the directory through which `controller` is used, or None when the host lacks it."""
@@ -121,7 +124,8 @@ def own_directories(mountinfo: str, membership: str) -> tuple[Path | None, dict[
         for controller in options - found.keys():
             if directory := _below_mount(mount_point, root, groups.get(controller)):
                 found[controller] = directory
-    return unified, {controller: found[controller] for controller in CONTROLLERS if controller in found}
+    known = (*CONTROLLERS, CPUSET)
+    return unified, {controller: found[controller] for controller in known if controller in found}
 
 
 def _parse_membership(text: str) -> list[tuple[str, str]]:

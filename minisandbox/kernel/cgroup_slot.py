@@ -10,7 +10,6 @@ It never starts, moves or waits for a process, and holds no descriptor while no 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from minisandbox.degradation import Degradation, refusal
 from minisandbox.errors import CgroupError, HostError
 from minisandbox.kernel.cgroup_charge import Charge, field, stat_lag_bytes
 from minisandbox.kernel.cgroup_hierarchy import Hierarchy, Memory
+from minisandbox.kernel.cgroup_kept import KeptMemory
 from minisandbox.kernel.cgroup_run import Hierarchies, RunCgroup
 from minisandbox.kernel.cgroup_v1 import HierarchyV1
 from minisandbox.spec import Limits
@@ -42,6 +42,7 @@ class SlotCgroup:
         self._processes: int | None = None
         self._cpus: float | None = None
         self._runs = 0
+        self._is_frozen = self._is_given = False
         self._spares: list[RunCgroup] = []
         try:
             self._make()
@@ -129,6 +130,15 @@ class SlotCgroup:
         """Return what the memory charge consists of; see `stat_lag_bytes` for how late that is."""
         return _needed(self._memory, Degradation.MEMORY_LIMIT).charge()
 
+    @property
+    def is_lendable(self) -> bool:
+        """Whether another slot may have the groups once they are clean: not while they are frozen or given away."""
+        return not self._is_frozen and not self._is_given
+
+    def kernel_bytes(self) -> int:
+        """Return what the kernel holds for what was done in the slot: names, inodes, queues; `is_clean` ignores it."""
+        return self._memory.kernel_bytes() if self._memory else 0
+
     def drain(self) -> int:
         """Reclaim page cache and return the bytes that stay charged beside the kernel's own.
 
@@ -174,6 +184,7 @@ class SlotCgroup:
         No process may be in it ever again; call `remove_rest` instead of `remove`.
         """
         memory, tree = self._memory, self._trees.memory
+        self._is_given = True
         return None if memory is None or tree is None else KeptMemory(tree, self.name, memory)
 
     def remove_rest(self) -> None:
@@ -186,6 +197,7 @@ class SlotCgroup:
 
     def freeze(self, value: int) -> None:
         """Stop all processes of the slot (1), or let them go on (0). Raises HostError where that cannot be."""
+        self._is_frozen = value != 0
         tree = self._trees.members
         if tree is None or not tree.write_optional(f"{self.name}/cgroup.freeze", str(value)):
             raise HostError("this host cannot freeze processes: that needs the unified hierarchy of Linux 5.2")
@@ -253,34 +265,6 @@ class SlotCgroup:
         if tree not in self._groups:
             self._make_group(tree)
         tree.set_bandwidth(self.name, cpus)
-
-
-class KeptMemory:
-    """The memory group of a slot that goes on, without any process, as the account of files that it wrote."""
-
-    __slots__ = ("_memory", "_name", "_tree")
-
-    def __init__(self, tree: Hierarchy, name: str, memory: Memory) -> None:
-        self._tree, self._name, self._memory = tree, name, memory
-
-    @classmethod
-    def make(cls, tree: Hierarchy, name: str) -> KeptMemory:
-        """Make a new group, for files that a process which joins it will write."""
-        tree.make(name)
-        return cls(tree, name, tree.memory(name))
-
-    def open_join(self) -> int:
-        """Return a descriptor of the file that a process joins it by, writing "0"; the caller owns it."""
-        file = "tasks" if isinstance(self._tree, HierarchyV1) else "cgroup.procs"
-        return self._tree.open(f"{self._name}/{file}", os.O_WRONLY)
-
-    def held_bytes(self) -> int:
-        """Return the bytes of files in memory that are charged to it, late by up to `stat_lag_bytes`."""
-        return self._memory.charge().shmem_bytes
-
-    def remove(self) -> bool:
-        """Remove the group; the kernel keeps what is left of it until its files are gone."""
-        return self._tree.remove(self._name)
 
 
 def _needed(found: T | None, degradation: Degradation) -> T:

@@ -101,11 +101,14 @@ class MemoryV1(Memory):
         anon, shmem, cache = (field(stat, key) or 0 for key in (b"rss", b"shmem", b"cache"))
         return Charge(anon_bytes=anon, shmem_bytes=shmem, cache_bytes=max(0, cache - shmem))
 
+    def kernel_bytes(self) -> int:
+        """Return what the kernel holds for what was done in the group: names, inodes, queues."""
+        return self._tree.read_int(f"{self._group}/memory.kmem.usage_in_bytes") or 0
+
     def drain(self) -> int:
         """Reclaim what can be, and return the bytes that stay beside the kernel's own."""
         self._tree.write_optional(f"{self._group}/memory.force_empty", "0")
-        kernel = self._tree.read_int(f"{self._group}/memory.kmem.usage_in_bytes")
-        return max(0, self.current() - (kernel or 0))
+        return max(0, self.current() - self.kernel_bytes())
 
     def close(self) -> None:
         """Do nothing: the peak needs no descriptor."""

@@ -129,6 +129,10 @@ class MemoryV2(Memory):
         anon, shmem, cache = (field(stat, key) or 0 for key in (b"anon", b"shmem", b"file"))
         return Charge(anon_bytes=anon, shmem_bytes=shmem, cache_bytes=max(0, cache - shmem))
 
+    def kernel_bytes(self) -> int:
+        """Return what the kernel holds for what was done in the group, late by up to `stat_lag_bytes` (Linux 5.18)."""
+        return field(self._tree.read(f"{self._group}/memory.stat"), b"kernel") or 0
+
     def drain(self) -> int:
         """Reclaim what can be, and return the bytes that stay beside the kernel's own, less `stat_lag_bytes`.
 
@@ -138,8 +142,7 @@ class MemoryV2(Memory):
         # EAGAIN: less could be reclaimed than was asked for, which is what is found out here.
         with contextlib.suppress(CgroupError):
             self._tree.write_optional(f"{self._group}/memory.reclaim", str(self.current()))
-        kernel = field(self._tree.read(f"{self._group}/memory.stat"), b"kernel")
-        return max(0, self.current() - (kernel or 0) - stat_lag_bytes())
+        return max(0, self.current() - self.kernel_bytes() - stat_lag_bytes())
 
     def close(self) -> None:
         """End the measurement of the peak."""

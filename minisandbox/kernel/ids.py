@@ -19,10 +19,12 @@ FIRST_ID = 1 << 28
 END_ID = 1 << 31
 """Ids from here on are negative to programs that keep them in an int."""
 
-_BLOCK_SLOTS = 1024
-_BLOCKS = (END_ID - FIRST_ID) // (_BLOCK_SLOTS * SLOT_IDS)
+BLOCK_SLOTS = 1024
+"""Claims are made by blocks of slots."""
 
-MAX_SLOTS = _BLOCKS * _BLOCK_SLOTS
+_BLOCKS = (END_ID - FIRST_ID) // (BLOCK_SLOTS * SLOT_IDS)
+
+MAX_SLOTS = _BLOCKS * BLOCK_SLOTS
 
 
 class Ids(ABC):
@@ -143,11 +145,11 @@ def claim_ids(slots: int) -> IdRange:
     """Claim ids for so many slots. Raises HostError when other supervisors of this host hold too many."""
     if not 1 <= slots <= MAX_SLOTS:
         raise UsageError(f"there can be 1 to {MAX_SLOTS} sandboxes at once, not {slots}")
-    wanted = -(-slots // _BLOCK_SLOTS)
+    wanted = -(-slots // BLOCK_SLOTS)
     for first in range(_BLOCKS - wanted + 1):
         claims = [claim for block in range(first, first + wanted) if (claim := _claim(block)) is not None]
         if len(claims) == wanted:
-            return IdRange(FIRST_ID + first * _BLOCK_SLOTS * SLOT_IDS, claims)
+            return IdRange(FIRST_ID + first * BLOCK_SLOTS * SLOT_IDS, claims)
         for claim in claims:
             claim.close()
     raise HostError(f"no free range of user ids for {slots} sandboxes: other supervisors hold them; close one")

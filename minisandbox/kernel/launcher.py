@@ -27,6 +27,9 @@ from minisandbox.kernel.spawn import spawn_launcher
 STEP_DEADLINE_S = 30.0
 """How long the launcher may take for one step. It takes milliseconds; a busy host may need a while."""
 
+KILL_DEADLINE_S = 10.0
+"""How long a launcher that was killed may take; one that does not end hangs in the kernel."""
+
 
 class Launcher:
     """A running launcher. Make it with `open_launcher`."""
@@ -228,10 +231,13 @@ class Launcher:
             with trio.move_on_after(5):
                 await trio.lowlevel.wait_readable(self._pidfd)
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await trio.lowlevel.wait_readable(self._pidfd)
-        os.waitpid(self.pid, 0)
+            with trio.move_on_after(KILL_DEADLINE_S) as scope:
+                await trio.lowlevel.wait_readable(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
+        if scope.cancelled_caught:
+            raise DeadlineError(f"the launcher, process {self.pid}, did not end {KILL_DEADLINE_S:g} s after SIGKILL")
+        os.waitpid(self.pid, 0)
 
 
 @contextlib.contextmanager

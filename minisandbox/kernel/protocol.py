@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minisandbox.errors import ProtocolError, UsageError
+from minisandbox.errors import ProtocolError, StartError, UsageError
 
 VERSION = 1
 RECORD_BYTES = 32
@@ -164,14 +164,20 @@ class Request:
 
 
 def sealed_memfd(name: str, data: bytes) -> int:
-    """Return a descriptor of a new memory file that holds `data` and can never change. The caller closes it."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """Return a descriptor of a new memory file that holds `data` and can never change. The caller closes it.
+
+    Raises StartError when there is none to be had.
+    """
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(fd)
-        raise
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        raise StartError(f"cannot make the memory file {name}", "none", error.errno or 0) from error
     return fd

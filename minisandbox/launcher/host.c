@@ -1,6 +1,7 @@
 /* The launcher's own surroundings: its sealed binary, its small mount namespace, what it keeps of the host. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,4 +198,20 @@ void host_open(struct host *host, const struct reporter *to)
 	host->own_mount_ns_fd = openat(host->proc_fd, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	if (host->own_mount_ns_fd < 0)
 		fail(to, STAGE_LAUNCHER_NAMESPACE, -1, errno);
+}
+
+/* When the host runs out of memory, or all sandboxes together reach their limit, the kernel shall take from them, and
+ * neither us nor who trains beside us (proc_pid_oom_score_adj(5)). Only by the host's CAP_SYS_RESOURCE: without it, the
+ * score that we came with stays the least, and who is inside could go back to it (__set_oom_adj in fs/proc/base.c). No
+ * protection of the sandbox depends on it, so a failure is none. */
+void host_offer(const struct host *host)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = { 0 };
+	if (host->rootless || host->pod || syscall(SYS_capget, &header, data) < 0 ||
+	    !(data[0].effective & 1u << CAP_SYS_RESOURCE))
+		return;
+	cleanup_fd int fd = openat(host->proc_fd, "self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0)
+		(void)!write(fd, "1000", 4);
 }

@@ -87,7 +87,7 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 {
 	struct slot *slot = &launcher->slots[req->slot];
 	enum stage stage;
-	int unfit = slot->user_ns_fd >= 0 ? EEXIST : !req->uid_base != launcher->host.rootless ? EINVAL : 0;
+	int unfit = slot->user_ns_inode ? EEXIST : !req->uid_base != launcher->host.rootless ? EINVAL : 0;
 	if (unfit) {
 		report_failure((uint32_t)req->slot, STAGE_REQUEST, -1, unfit);
 		return;
@@ -105,7 +105,7 @@ static void serve_slot(struct launcher *launcher, const struct request *req)
 /* Make anew what the last sandbox of the slot may have left marks on. */
 static int renew_slot(struct launcher *launcher, struct slot *slot, enum stage *ret_stage)
 {
-	bool user_ns = slot->tainted;
+	bool user_ns = slot->tainted || slot->user_ns_fd < 0;
 	if (user_ns || (slot->used && !slot_network_is_clean(&launcher->host, slot)))
 		close_fd(&slot->net_ns_fd);
 	if (user_ns)
@@ -121,7 +121,7 @@ static void serve_start(struct launcher *launcher, struct request *req)
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	enum stage stage = STAGE_REQUEST;
 	bool complete = launcher->host.pod || req->layers.count; /* a pod has its layers */
-	int error = slot->pid ? EBUSY : slot->user_ns_fd < 0 ? ENXIO : complete ? 0 : EINVAL;
+	int error = slot->pid ? EBUSY : !slot->user_ns_inode ? ENXIO : complete ? 0 : EINVAL;
 	if (!error)
 		error = renew_slot(launcher, slot, &stage);
 	slot->tainted = req->taints;
@@ -137,9 +137,7 @@ static void serve_start(struct launcher *launcher, struct request *req)
 			slot->pid = pid;
 			slot->id = (uint32_t)req->id;
 			slot_of_pid[pid] = (uint32_t)req->slot;
-			/* init has it now; see slot_borrow_network: but a pod has no right to take it from there */
-			if (!req->host_network && !launcher->host.pod)
-				close_fd(&slot->net_ns_fd);
+			slot_lend(&launcher->host, slot, req);
 		}
 	}
 }
@@ -152,7 +150,7 @@ static void serve_end(struct launcher *launcher, const struct request *req)
 	if (slot->pid && slot->id == req->id) {
 		launcher->ending += !slot->ending;
 		slot->ending = true;
-		slot_borrow_network(&launcher->host, slot);
+		slot_borrow(&launcher->host, slot);
 		(void)kill(slot->pid, SIGKILL);
 	} else {
 		report((struct record){ .kind = RECORD_GONE, .id = (uint32_t)req->id });
@@ -248,6 +246,7 @@ static void take_ended(struct launcher *launcher, pid_t pid, int status)
 }
 
 /* Each init ends with a real-time signal, which is queued with its pid: a waitpid(2) for any child looks at all of them.
+ * signalfd(2) gives the pid of a signal other than SIGCHLD where SIGPOLL has its band (siginfo_layout, kernel/signal.c).
  * A full queue loses signals (RLIMIT_SIGPENDING), so whoever waits for long in vain looks at all nevertheless. An init that
  * was executed, as by nsjail, ends with SIGCHLD whatever it was cloned with (execve(2)), and that is not queued. */
 static void reap(struct launcher *launcher, bool look_at_all)
@@ -258,9 +257,9 @@ static void reap(struct launcher *launcher, bool look_at_all)
 	pid_t pid;
 	while ((length = read(launcher->ended_fd, ended, sizeof ended)) > 0)
 		for (size_t i = 0; i < (size_t)length / sizeof *ended; i++)
-			if (ended[i].ssi_signo == SIGCHLD)
+			if (ended[i].ssi_signo == SIGCHLD || !ended[i].ssi_band)
 				look_at_all = true;
-			else if ((pid = waitpid((pid_t)ended[i].ssi_pid, &status, WNOHANG | __WALL)) > 0)
+			else if ((pid = waitpid((pid_t)ended[i].ssi_band, &status, WNOHANG | __WALL)) > 0)
 				take_ended(launcher, pid, status);
 	while (look_at_all && (pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
 		take_ended(launcher, pid, status);

@@ -130,6 +130,7 @@ struct host {
 bool host_is_sealed(void);
 void host_seal_self(char **argv);
 void host_open(struct host *host, const struct reporter *to);
+void host_offer(const struct host *host);
 void host_make_workplace(const struct reporter *to);
 void host_use_paths(struct host *host, const struct reporter *to);
 
@@ -153,9 +154,10 @@ int target_open(int root_fd, const char *path, bool file, bool make);
 /* ---- slot.c */
 #define SIGNAL_ENDED SIGRTMIN /* what the end of an init sends to the launcher; is queued, unlike SIGCHLD */
 struct slot {
-	int user_ns_fd;
-	int net_ns_fd; /* -1 while a sandbox runs in it, mostly */
-	ino_t net_ns_inode;
+	int user_ns_fd; /* both -1 while a sandbox runs in it, mostly */
+	int net_ns_fd;
+	ino_t user_ns_inode, net_ns_inode; /* 0: never made */
+	dev_t ns_device;
 	uint32_t uid_base;
 	pid_t pid;   /* init of the sandbox in it, 0 if free */
 	uint32_t id; /* of that sandbox */
@@ -165,6 +167,8 @@ struct slot {
 };
 uid_t slot_warden(const struct host *host, const struct slot *slot);
 int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enum stage *ret_stage);
+void slot_lend(const struct host *host, struct slot *slot, const struct request *req);
+void slot_borrow(const struct host *host, struct slot *slot);
 void slot_borrow_network(const struct host *host, struct slot *slot);
 bool slot_network_is_clean(const struct host *host, const struct slot *slot);
 int slot_listen(const struct host *host, const struct slot *slot, uint16_t port);
@@ -211,6 +215,8 @@ struct filter {
 };
 
 enum { NAMESPACES = 5 }; /* pid, mnt, net, ipc, uts */
+
+enum { INIT_FDS_END = 64, INIT_USER_NS_FD = INIT_FDS_END - 2 }; /* of an init that is in no pod */
 
 struct sandbox {
 	int control_fd;

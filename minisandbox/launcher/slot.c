@@ -78,6 +78,7 @@ static int keep_namespaces(const struct host *host, struct slot *slot, pid_t pid
 	if (slot->net_ns_fd < 0 || fstat(slot->net_ns_fd, &st) < 0)
 		return errno;
 	slot->net_ns_inode = st.st_ino;
+	slot->ns_device = st.st_dev;
 	if (!with_user_ns)
 		return 0;
 	*ret_stage = STAGE_SLOT_IDMAP;
@@ -87,7 +88,10 @@ static int keep_namespaces(const struct host *host, struct slot *slot, pid_t pid
 	if (error)
 		return error;
 	slot->user_ns_fd = open_namespace(host->proc_fd, pid, "user");
-	return slot->user_ns_fd < 0 ? errno : 0;
+	if (slot->user_ns_fd < 0 || fstat(slot->user_ns_fd, &st) < 0)
+		return errno;
+	slot->user_ns_inode = st.st_ino;
+	return 0;
 }
 
 /* The user of the inits in a slot, as our own user namespace calls him. */
@@ -134,9 +138,43 @@ int slot_make(const struct host *host, struct slot *slot, bool with_user_ns, enu
 	return error;
 }
 
-/* A sandbox that runs keeps its network namespace alive itself, so the descriptor is closed meanwhile: with ten thousand of
- * them there would be too many. Whoever needs it again takes it from init, and gets -1 when init is gone or has not
- * joined yet: then it is another namespace, and must not be taken for the slot's. */
+/* A sandbox that runs keeps its namespaces alive itself, so their descriptors are closed meanwhile: each start copies the
+ * table of descriptors and closes what it copied, which is as much work as there are sandboxes. Whoever needs one again
+ * takes it from init. A pod has no right to, and what an ordinary user's sandboxes mount does not keep their user namespace
+ * alive, as it does elsewhere by its map of ids: so only there a number that is the same is the same namespace. */
+void slot_lend(const struct host *host, struct slot *slot, const struct request *req)
+{
+	if (host->pod)
+		return;
+	if (!req->host_network)
+		close_fd(&slot->net_ns_fd);
+	if (!host->rootless)
+		close_fd(&slot->user_ns_fd);
+}
+
+/* What init has at the number of its user namespace is opened only when it is that: it might be anything. */
+static int borrow_user_ns(const struct host *host, const struct slot *slot)
+{
+	char path[64];
+	struct stat st;
+	(void)snprintf(path, sizeof path, "%d/fd/%d", slot->pid, INIT_USER_NS_FD);
+	cleanup_fd int seen = openat(host->proc_fd, path, O_PATH | O_CLOEXEC);
+	if (seen < 0 || fstat(seen, &st) < 0 || st.st_ino != slot->user_ns_inode || st.st_dev != slot->ns_device)
+		return -1;
+	(void)snprintf(path, sizeof path, "thread-self/fd/%d", seen);
+	return openat(host->proc_fd, path, O_RDONLY | O_CLOEXEC);
+}
+
+/* Take both back from an init before it is killed. What cannot be had, since it has ended already or has not come so far, is
+ * made anew before the next start. */
+void slot_borrow(const struct host *host, struct slot *slot)
+{
+	slot_borrow_network(host, slot);
+	if (slot->user_ns_fd < 0)
+		slot->user_ns_fd = borrow_user_ns(host, slot);
+}
+
+/* It is -1 when init is gone or has not joined yet: then it is another namespace, and must not be taken for the slot's. */
 void slot_borrow_network(const struct host *host, struct slot *slot)
 {
 	struct stat st;

@@ -156,7 +156,7 @@ static void become_warden(const struct host *host, const struct slot *slot, cons
  * the descriptors of a request get numbers from 3 on, in order, and never those that a command's streams will have. */
 static void keep_only(struct sandbox *sandbox, const struct reporter *to)
 {
-	enum { KEPT_MAX = 3 + NAMESPACES, END = 64 };
+	enum { KEPT_MAX = 3 + NAMESPACES, END = INIT_FDS_END };
 	int *const kept[KEPT_MAX] = { &sandbox->control_fd, &sandbox->user_ns_fd, &sandbox->disk_fd,
 		                      &sandbox->namespace_fd[0], &sandbox->namespace_fd[1],
 		                      &sandbox->namespace_fd[2], &sandbox->namespace_fd[3],
@@ -212,6 +212,7 @@ static _Noreturn void child_start(const struct host *host, const struct slot *sl
 		                   .single_id = host->single_id };
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)prctl(PR_SET_NAME, "init");
+	host_offer(host);
 	memset(host->title, 0, host->title_size); /* everybody inside can read it: no path of the host */
 	(void)strncpy(host->title, "init", host->title_size);
 	/* a session keyring of its own, not that of whoever started the supervisor; a kernel without keys has none to leak */

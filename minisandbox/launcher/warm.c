@@ -62,6 +62,7 @@ static _Noreturn void child(const struct host *host, const struct slot *slot, co
 	struct reporter to = { .socket = req->control.fd[0], .id = (uint32_t)req->id };
 	sigset_t none;
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	host_offer(host);
 	(void)sigemptyset(&none);
 	(void)signal(SIGCHLD, SIG_DFL);
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);

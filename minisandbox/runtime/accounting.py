@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import signal
 
-from minisandbox.errors import ProtocolError, SandboxError
+from minisandbox.errors import BrokenError, ProtocolError, SandboxError
 from minisandbox.kernel.cgroup import RunCgroup, SlotCgroup
 from minisandbox.kernel.protocol import Record, Stage
 from minisandbox.runtime.command import Command, CommandSpec, failure_error
 from minisandbox.runtime.observer import Spent
-from minisandbox.runtime.outcome import Counters, decide_reason, exit_of
+from minisandbox.runtime.outcome import Counters, decide_reason, exit_of, is_killed_for_others
+from minisandbox.runtime.slots import Slot
 from minisandbox.spec import ExitReason, Result, Timing, Usage
 
 _NS = 1e-9
+
+_KILLED_FOR_OTHERS = (
+    "the host ran out of memory while this command ran, and the kernel ended it: its own limit was not reached;"
+    " run it again with fewer sandboxes at once, or a smaller Admission.memory_overcommit"
+)
 
 
 class MemoryMeter:
@@ -23,12 +29,13 @@ class MemoryMeter:
     them began, and an out-of-memory kill counts for each of them.
     """
 
-    def __init__(self, cgroup: SlotCgroup) -> None:
-        self._cgroup = cgroup
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
         self._users = 0
 
     def begin(self) -> MemoryMark:
-        """Begin the account of one command."""
+        """Begin the account of one command, whose leaf is there: so the groups stay its own until the end."""
+        self._cgroup = self._slot.cgroup
         held = self._cgroup.memory_current()
         if self._users == 0:
             self._cgroup.reset_memory_peak()
@@ -117,6 +124,8 @@ def _result_of(
         if not _failed_for_memory(outcome.failure, spec):
             raise failure_error(outcome.failure, spec)
         reason, outcome.wait_status = ExitReason.MEMORY, signal.SIGKILL
+    if is_killed_for_others(counters, spec.limits):
+        raise BrokenError(_KILLED_FOR_OTHERS)
     if outcome.wait_status is None:
         raise ProtocolError("a command ended without a status")
     for stream in (stdout, stderr):

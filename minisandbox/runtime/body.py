@@ -15,8 +15,10 @@ import trio
 
 from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
 from minisandbox.kernel.protocol import Record, RecordKind, Request
+from minisandbox.runtime.slots import never
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.queue import Lease
     from minisandbox.runtime.sandbox import Sandbox
 
 _PARTS = (
@@ -67,6 +69,8 @@ class DiskAnswer:
 class Movable:
     """How a sandbox leaves its body and enters another."""
 
+    lease: Lease | None = None
+    """What was booked for it, whatever body it has; None while it belongs to nobody."""
     _moving: trio.Event | None
 
     async def settled(self) -> None:
@@ -93,9 +97,14 @@ class Movable:
     def is_quiet(self) -> bool:
         """Return whether nothing runs inside, not even in the background; what ended there is cleared away then."""
         sandbox = self._itself()
-        if sandbox.running or sandbox.slot.cgroup.is_populated():
+        group = sandbox.slot.groups.lent_to(sandbox.slot)  # without any, nothing can run
+        if sandbox.running or (group is not None and group.is_populated()):
             return False
         return sandbox.remove_leftover()
+
+    def may_rest(self) -> bool:
+        """Return whether it can do without control groups until it is used again."""
+        return self._moving is None and self.is_quiet()
 
     async def wait_quiet(self) -> None:
         """Return when nothing runs inside. Raises BusyError, with names, when something goes on."""
@@ -137,6 +146,7 @@ class Movable:
         vars(old).update(vars(sandbox))
         old.ahead = True  # nobody's
         old._moving = None
+        old.slot.is_quiet = never
         old.break_(error)
         sandbox._broken = None
         sandbox.commands, sandbox.leftover, sandbox.layers = {}, [], ()
@@ -148,6 +158,7 @@ class Movable:
         sandbox.reactor.unregister(fresh._channel.fd)
         for name in _PARTS:
             setattr(sandbox, name, getattr(fresh, name))
+        sandbox.slot.is_quiet = sandbox.may_rest
         sandbox.reactor.register(sandbox._channel.fd, sandbox._on_readable)
 
     def _itself(self) -> Sandbox:

@@ -41,24 +41,26 @@ from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot, shortened
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.queue import Lease
     from minisandbox.runtime.sandbox import Sandbox
 
 
 class Branches:
-    """What the sandboxes of one supervisor have branched into. The three calls are the supervisor's."""
+    """What the sandboxes of one supervisor have branched into. The calls are the supervisor's."""
 
     def __init__(
         self,
         launcher: Launcher,
         slots: SlotPool,
         sandboxes: dict[int, Sandbox],
-        open_: Callable[[Options], Awaitable[Sandbox]],
+        admit: Callable[[Options, int], Awaitable[list[Lease]]],
+        open_: Callable[[Options, Lease], Awaitable[Sandbox]],
         start: Callable[[Options], Awaitable[Sandbox]],
         close: Callable[[Sandbox], Awaitable[None]],
         library: Library,
     ) -> None:
         self._launcher, self._slots, self._sandboxes = launcher, slots, sandboxes
-        self._open, self._start, self._close = open_, start, close
+        self._admit, self._open, self._start, self._close = admit, open_, start, close
         self.library = library
         self._copies = Copies(launcher, slots)
         self._snapshots: list[Snapshot] = []
@@ -152,8 +154,8 @@ class Branches:
             sandbox.end_move()
             raise
         directory, sandbox.directory = sandbox.directory, None
-        memory = sandbox.slot.cgroup.give_memory()
-        layer = SealedLayer(disk_fd, memory, directory, namespace_fd=namespace_fd)
+        memory = sandbox.slot.give_memory()
+        layer = SealedLayer(disk_fd, memory, self._slots.cleanup, directory, namespace_fd=namespace_fd)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
         self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
         if upper := worth_flattening(layers):
@@ -264,16 +266,17 @@ class Branches:
         opened: list[Sandbox] = []
         failures: list[SandboxError] = []
 
-        async def open_one() -> None:
+        async def open_one(lease: Lease) -> None:
             try:
-                opened.append(await self._open(options))
+                opened.append(await self._open(options, lease))
             except SandboxError as error:
                 failures.append(error)
 
+        leases = await self._admit(options, count)
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(count):
-                    nursery.start_soon(open_one)
+                for lease in leases:
+                    nursery.start_soon(open_one, lease)
             if failures:
                 raise failures[0]
         except BaseException:

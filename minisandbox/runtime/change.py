@@ -32,6 +32,11 @@ class Changes:
         self._going.append(Change(old, is_sealed))
         return self._going[-1]
 
+    @property
+    def going(self) -> int:
+        """How many old bodies are about to give their slots back."""
+        return sum(change.started.is_set() and not change.closed.is_set() for change in self._going)
+
     async def freed_one(self) -> bool:
         """Wait until the slot of an old body is given back, and return False when none will be by itself."""
         for change in self._going:

@@ -75,7 +75,7 @@ class Copies:
         except BaseException:
             _remove(account)
             raise
-        return SealedLayer(disk_fd, account, namespace_fd=namespace_fd)
+        return SealedLayer(disk_fd, account, self._slots.cleanup, namespace_fd=namespace_fd)
 
 
 def _remove(account: KeptMemory | None) -> None:

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import trio
-
 from minisandbox.degradation import Degradation, refusal
 from minisandbox.errors import HostError, UsageError
 from minisandbox.images.state import StateDir, reporting
 from minisandbox.images.tree import remove_tree
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.cleanup import Cleanup
     from minisandbox.runtime.options import Options
     from minisandbox.runtime.sandbox import Sandbox
 
@@ -60,10 +59,9 @@ class DiskDirectory:
         with contextlib.suppress(OSError):  # what stays goes with the scratch directory
             remove_tree(self._path)
 
-    async def aclose(self) -> None:
+    async def aclose(self, cleanup: Cleanup) -> None:
         """Remove all that is in it. Shielded."""
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.remove)
+        await cleanup.free("disk", self.remove)
 
 
 class DiskDirectories:

@@ -16,6 +16,7 @@ import trio
 
 from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import DeadlineError, SandboxError, StartError
+from minisandbox.kernel.capacity import Ceiling, read_capacity
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.policy import check_policy, filters
 from minisandbox.runtime.advice import advice_for
@@ -53,6 +54,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     degraded: tuple[str, ...] = ()
     """What was agreed to be done without, and had to be."""
 
+    capacity: tuple[Ceiling, ...] = ()
+    """How many sandboxes each limit of this host allows, the first to be reached before the others."""
+
     @property
     def enforceable(self) -> bool:
         """Whether a sandbox with the default policy holds on this host, but for what is `degraded`."""
@@ -64,8 +68,12 @@ async def diagnose(state_dir: Path | None = None, degrade: Collection[str] = ())
     facts, agreed = read_host_facts(), parse_degradations(degrade)
     trials = _Trials(state_dir, facts.landlock_abi, agreed)
     await trials.run()
-    findings = (*check_host(facts, agreed), *trials.features, *trials.findings())
-    return Diagnosis(findings=findings, timing=trials.timing, degraded=trials.degraded)
+    return Diagnosis(
+        findings=(*check_host(facts, agreed), *trials.features, *trials.findings()),
+        timing=trials.timing,
+        degraded=trials.degraded,
+        capacity=read_capacity(),
+    )
 
 
 class _Trials:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minisandbox.kernel.cgroup_reserve import Reserved
 from minisandbox.runtime.telemetry import Watch
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Inspected:
     @property
     def quarantined(self) -> tuple[str, ...]:
         """Slots that were taken out of use, since something of a sandbox could not be proved gone."""
-        return tuple(slot.cgroup.name for slot in self._slots.quarantined)
+        return tuple(slot.group_name or f"slot {slot.number}" for slot in self._slots.quarantined)
 
     @property
     def serving(self) -> bool:
@@ -39,12 +40,17 @@ class Inspected:
         """How many may be open at once."""
         return self._slots.limit
 
+    @property
+    def reserved(self) -> Reserved:
+        """What of the host is kept free of its sandboxes, and how."""
+        return self._slots.cgroups.reserved
+
     def memory_bytes(self) -> int | None:
         """Return the memory that is charged to the launcher and all sandboxes; None where it is not accounted."""
         return self._slots.cgroups.memory_bytes()
 
     def counter_files(self) -> dict[str, str]:
-        """Return where the kernel counts what a slot uses, with `{slot}` for its number."""
+        """Return where the kernel counts what a slot uses, with `{group}` for its groups."""
         return self._slots.cgroups.counter_files()
 
     def watched(self) -> list[tuple[Sandbox, Watch]]:

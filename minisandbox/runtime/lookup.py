@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import trio
 
 from minisandbox.errors import UsageError
@@ -14,6 +16,16 @@ from minisandbox.runtime.snapshot import Layers, Library, Snapshot
 from minisandbox.runtime.template import Template
 
 
+class Origin(TypedDict):
+    """What a sandbox begins with."""
+
+    rootfs: Rootfs
+    stored: StoredSnapshot | None
+    """What the root file system was made of, if it was a snapshot."""
+    layers: Layers
+    """What lies upon the root file system."""
+
+
 class Lookup:
     """What was found by one supervisor."""
 
@@ -22,30 +34,31 @@ class Lookup:
         self.library = Library(state)
         self._rootfs: dict[str, Rootfs] = {}
         self._policies: dict[str, Policy] = {}
+        self._building = trio.Lock()
 
     async def find_start(
         self,
         rootfs: str | Rootfs | Template | None,
         snapshot: Snapshot | StoredSnapshot | str | None,
         branches: Branches,
-    ) -> tuple[Rootfs, StoredSnapshot | None, Layers]:
-        """Return the rootfs, what stored snapshot it was made of, and the layers upon it.
+    ) -> Origin:
+        """Return what a sandbox begins with.
 
         Raises UsageError for a name that there is not, or when both are given.
         """
         if isinstance(rootfs, Template) and snapshot is None:
-            return rootfs.spec.rootfs, None, ()
+            return Origin(rootfs=rootfs.spec.rootfs, stored=None, layers=())
         if isinstance(rootfs, Template):
             raise UsageError("give a template or a snapshot, not both: a template has its own root file system")
         if snapshot is None:
-            return await self.find_rootfs(rootfs or "host"), None, ()
+            return Origin(rootfs=await self.find_rootfs(rootfs or "host"), stored=None, layers=())
         if rootfs is not None:
             raise UsageError("give a rootfs or a snapshot, not both: a snapshot is of a root file system already")
         if isinstance(snapshot, Snapshot):
-            return snapshot.rootfs, snapshot.stored, branches.layers_of(snapshot)
+            return Origin(rootfs=snapshot.rootfs, stored=snapshot.stored, layers=branches.layers_of(snapshot))
         if isinstance(snapshot, str):
             snapshot = await trio.to_thread.run_sync(self.library.store.load, snapshot)
-        return snapshot.as_rootfs(), snapshot, ()
+        return Origin(rootfs=snapshot.as_rootfs(), stored=snapshot, layers=())
 
     def find_policy(self, policy: str | Policy) -> Policy:
         """Return a policy. Raises PolicyError."""
@@ -60,5 +73,7 @@ class Lookup:
         if isinstance(rootfs, Rootfs):
             return rootfs
         if rootfs not in self._rootfs:
-            self._rootfs[rootfs] = await trio.to_thread.run_sync(build_rootfs, self._state, rootfs)
+            async with self._building:  # a burst asks a thousand times, and one of them builds
+                if rootfs not in self._rootfs:
+                    self._rootfs[rootfs] = await trio.to_thread.run_sync(build_rootfs, self._state, rootfs)
         return self._rootfs[rootfs]

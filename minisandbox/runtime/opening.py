@@ -14,12 +14,15 @@ from minisandbox.degradation import Degradation, parse_degradations
 from minisandbox.errors import CgroupError, HostError, UsageError
 from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import CgroupLayout, CgroupTree
+from minisandbox.kernel.cgroup_reserve import check_reserve
 from minisandbox.kernel.ids import MAX_SLOTS, Ids, OwnIds, claim_ids
 from minisandbox.kernel.launcher import Launcher, open_launcher
+from minisandbox.kernel.load import LoadMeter
 from minisandbox.kernel.outer import OuterNamespace, find_outer
 from minisandbox.kernel.pod import PodSpec
 from minisandbox.kernel.reactor import Reactor
 from minisandbox.launcher import binary_path
+from minisandbox.runtime.admission import Admission, Bookkeeper, Capacity
 from minisandbox.runtime.background import background
 from minisandbox.runtime.degraded import check_degradations, find_layout
 from minisandbox.runtime.disk import DiskDirectories
@@ -27,10 +30,13 @@ from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, Engines
 from minisandbox.runtime.events import EventReceiver, opened_events
 from minisandbox.runtime.handles import Handles
 from minisandbox.runtime.host_checks import kernel_refusal
+from minisandbox.runtime.options import check_lifetime
 from minisandbox.runtime.pod import SpawnLauncher
+from minisandbox.runtime.queue import AdmissionQueue
 from minisandbox.runtime.relaunch import open_lasting_launcher
 from minisandbox.runtime.selftest import run_self_test
 from minisandbox.runtime.slots import SlotPool
+from minisandbox.runtime.starting import DEFAULT_LIFETIME_S
 from minisandbox.runtime.status import serving_status
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.telemetry import Telemetry
@@ -51,13 +57,12 @@ async def open_supervisor(
     events: Path | EventReceiver | None = None,
     event_argv: bool = False,
     degrade: Collection[str] = (),
+    admission: Admission | None = None,
+    reserve_cpus: int = 0,
+    reserve_memory_bytes: int = 0,
+    max_lifetime_s: float | None = DEFAULT_LIFETIME_S,
 ) -> AsyncIterator[Supervisor]:
-    """Open a supervisor for the block: at its end every sandbox is closed and nothing is left.
-
-    Kinds of sandboxes that are opened often are started ahead, at most `max_parked` at once. What a dead supervisor
-    left in `state_dir` is removed first. With `self_test` a sandbox tries what none may do. `events` gets each event of
-    a sandbox's life. What cannot be enforced is refused, but for `degrade`. Raises HostError when none can run here.
-    """
+    """Open a supervisor for the block; at its end nothing of it is left. Raises HostError when none can run here."""
     host = _look(cgroup_layout, degrade, max_sandboxes)
     async with contextlib.AsyncExitStack() as stack:
         engines = stack.enter_context(contextlib.closing(Engines(engine)))
@@ -67,19 +72,26 @@ async def open_supervisor(
         receive = await stack.enter_async_context(opened_events(events, telemetry.lose_events))
         ids = stack.enter_context(contextlib.closing(OwnIds() if host.outer else claim_ids(max_sandboxes)))
         cgroups = stack.enter_context(_open_cgroups(host, lock.id, ids))
+        meter = stack.enter_context(contextlib.closing(LoadMeter(host.layout)))
+        queue = _open_queue(meter, cgroups, telemetry, admission, (reserve_cpus, reserve_memory_bytes))
         reactor = await stack.enter_async_context(_open_reactor())
         handles = stack.enter_context(contextlib.closing(Handles()))
         launch = partial(_open_launcher, reactor, cgroups, ids, lock.fd, host.outer, slots=max_sandboxes)
         launcher = await stack.enter_async_context(open_lasting_launcher(launch, cgroups, telemetry))
         disks = stack.enter_context(contextlib.closing(DiskDirectories(state, without_limit=host.without_disk_limit)))
         slots = SlotPool(launcher, cgroups, ids, max_sandboxes, telemetry)
-        supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, telemetry, host.degraded)
+        supervisor = Supervisor(disks, reactor, launcher, slots, handles, engines, max_parked, queue, host.degraded)
+        supervisor.max_lifetime_s = check_lifetime(max_lifetime_s)
         await stack.enter_async_context(_serving(supervisor, slots, launch))
-        if self_test:
-            await run_self_test(supervisor)
-        telemetry.begin(receive)  # the self-test is nothing that anybody asked for
+        await _begin(supervisor, receive, self_test=self_test)
         async with serving_status(supervisor, lock.path):
             yield supervisor
+
+
+async def _begin(supervisor: Supervisor, receive: EventReceiver | None, *, self_test: bool) -> None:
+    if self_test:
+        await run_self_test(supervisor)
+    supervisor.telemetry.begin(receive)  # the self-test is nothing that anybody asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +138,9 @@ async def _open_launcher(
     pod: PodSpec | None = None,
 ) -> Launcher:
     with contextlib.ExitStack() as stack:
-        inits_fds = list(cgroups.inits_tasks_fds)
-        if cgroups.inits_fd >= 0:
-            procs_fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroups.inits_fd)
-            stack.callback(os.close, procs_fd)
-            inits_fds.append(procs_fd)
+        inits_fds = cgroups.join_fds()
+        for fd in inits_fds:
+            stack.callback(os.close, fd)
         return await open_launcher(
             binary_path(),
             reactor,
@@ -148,7 +158,7 @@ async def _serving(supervisor: Supervisor, slots: SlotPool, launch: SpawnLaunche
     supervisor.spawn = launch
     async with background(slots.serve):
         try:
-            async with background(supervisor.parking.serve):
+            async with background(supervisor.parking.serve), background(supervisor.queue.serve):
                 yield
         finally:
             await supervisor.aclose()
@@ -159,6 +169,21 @@ async def _open_reactor() -> AsyncIterator[Reactor]:
     with contextlib.closing(Reactor()) as reactor:
         async with background(reactor.run):
             yield reactor
+
+
+def _open_queue(
+    meter: LoadMeter, cgroups: CgroupTree, telemetry: Telemetry, admission: Admission | None, reserve: tuple[int, int]
+) -> AdmissionQueue:
+    """Keep cores and memory free of sandboxes, and return the queue for what is left."""
+    cpus, memory_bytes = reserve
+    cores, host_bytes = len(os.sched_getaffinity(0)), meter.memory_bytes()
+    meter.look()  # what it keeps open is open from now on
+    check_reserve(cpus, memory_bytes, cpus + 1, host_bytes)  # how many cores there are is for the cpuset to say
+    cgroups.keep(cpus, memory_bytes, host_bytes)
+    if memory_bytes:
+        meter.bound(host_bytes - memory_bytes, cgroups.memory_bytes)
+    capacity = Capacity(host_bytes - memory_bytes, max(1, cores - cpus), meter.processes())
+    return AdmissionQueue(Bookkeeper(admission or Admission(), capacity), meter, telemetry)
 
 
 @contextlib.contextmanager

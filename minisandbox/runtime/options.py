@@ -80,9 +80,8 @@ class Options:
 def check_options(options: Options) -> None:
     """Raise UsageError for what cannot be, while nothing is started yet."""
     check_engine(options.engine)
-    lifetime_s, hostname = options.lifetime_s, options.hostname
-    if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
-        raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
+    check_lifetime(options.lifetime_s)
+    hostname = options.hostname
     if not 1 <= len(hostname) <= 64 or not hostname.isascii() or not hostname.isprintable() or " " in hostname:
         raise UsageError(f"hostname {hostname!r} is not 1 to 64 printable ASCII characters")
     if options.deterministic and options.engine != DEFAULT_ENGINE:
@@ -96,6 +95,13 @@ def check_options(options: Options) -> None:
         value = getattr(options.limits, name)
         if value is not None and value < least:
             raise UsageError(f"limit {name} is {value}, less than the {least} that every sandbox needs")
+
+
+def check_lifetime(lifetime_s: float | None) -> float | None:
+    """Return a lifetime that can be. Raises UsageError."""
+    if lifetime_s is not None and not 0 < lifetime_s <= MAX_SECONDS:
+        raise UsageError(f"lifetime_s is {lifetime_s!r}; give seconds greater than 0, or None for no end")
+    return lifetime_s
 
 
 def _check_template(options: Options) -> None:

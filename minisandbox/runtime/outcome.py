@@ -36,6 +36,21 @@ def disk_is_full(counters: Counters, limits: Limits) -> bool:
     return bytes_full or inodes_full
 
 
+LIMIT_SLACK_BYTES = 4 << 20
+"""How far below its limit a group may be when the kernel kills in it: what is held ready for each CPU, a huge page."""
+
+
+def is_killed_for_others(counters: Counters, limits: Limits) -> bool:
+    """Return whether processes were killed for memory though the sandbox was not near its own limit.
+
+    Then the host ran out, or all sandboxes together did, which is nothing that the program did.
+    """
+    if counters.oom_kills == 0 or counters.memory_peak_bytes is None or counters.memory_held_bytes is None:
+        return counters.oom_kills > 0 and limits.memory_bytes is None
+    used = counters.memory_peak_bytes + counters.memory_held_bytes
+    return limits.memory_bytes is None or used + LIMIT_SLACK_BYTES < limits.memory_bytes
+
+
 def decide_reason(wait_status: int, stopped_for: ExitReason | None, counters: Counters, limits: Limits) -> ExitReason:
     """Return the one reason why a command ended.
 

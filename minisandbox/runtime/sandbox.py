@@ -77,7 +77,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
         self._numbers = 0
         self._broken: BrokenError | ClosedError | None = None
         self._disk: DiskAnswer | None = None
-        self.memory = MemoryMeter(slot.cgroup)
+        self.memory = MemoryMeter(slot)
+        slot.is_quiet = self.may_rest
         reactor.register(channel.fd, self._on_readable)
 
     def assign(self, options: Options) -> None:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import trio
 
-from minisandbox.errors import BrokenError, BusyError, CgroupError, HostError, StartError, UsageError
-from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup, SlotCgroup
+from minisandbox.errors import BrokenError, BusyError, HostError, StartError
+from minisandbox.kernel.capacity import Room
+from minisandbox.kernel.cgroup import CgroupTree, KeptMemory, RunCgroup
 from minisandbox.kernel.ids import IdRange, Ids, PodIds
 from minisandbox.kernel.launcher import Launcher
+from minisandbox.runtime.cleanup import Cleanup
+from minisandbox.runtime.groups import Groups
+from minisandbox.runtime.slot import Heir, Slot, always, configure, is_clean, leaves_are_gone, looks_clean, never
 from minisandbox.runtime.telemetry import Telemetry
 from minisandbox.spec import Limits
+
+__all__ = ["Heir", "Slot", "SlotPool", "configure", "never"]
 
 COOLING_S = 0.02
 """The kernel takes a mount namespace apart a few ticks after its last process (delayed_mntput)."""
@@ -26,31 +30,6 @@ COOLING_S = 0.02
 COOLING_DEADLINE_S = 10.0
 INHERITANCE_S = 0.2
 """What is still charged to a slot after this is not about to go."""
-
-
-class Heir(Protocol):
-    """A layer that outlives the sandboxes upon it. They are charged for pages that they add to it by reading holes."""
-
-    def charge_to(self, memory: KeptMemory) -> bool:
-        """Take over a memory group; False when it is gone itself."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """Ids, namespaces (in the launcher) and control groups for one sandbox at a time."""
-
-    number: int
-    uid_base: int
-    warden_uid: int
-    """Who starts commands in its control groups: the init of a sandbox in it."""
-    cgroup: SlotCgroup
-    leaves: list[RunCgroup] = field(default_factory=list)
-    """Of the commands of the last sandbox, still to be removed."""
-    returned_at: float = 0.0
-    heirs: tuple[Heir, ...] = ()
-    """Who can take what stays charged to it, as long as they are there."""
-    generation: int = 0
-    """How often its memory group was given away."""
 
 
 class SlotPool:
@@ -63,11 +42,11 @@ class SlotPool:
         ids: Ids,
         limit: int,
         telemetry: Telemetry,
-        first_group: int = 0,
+        groups: Groups | None = None,
     ) -> None:
-        self._first_group, self._next_group = first_group, limit
-        self.telemetry = telemetry
-        self._launcher = launcher
+        self._groups = groups or Groups(cgroups)
+        self.telemetry, self.cleanup = telemetry, Cleanup(telemetry)
+        self._launcher, self._room = launcher, Room()
         self.cgroups = cgroups
         self._ids = ids
         self.limit = limit
@@ -77,6 +56,21 @@ class SlotPool:
         self._returned = trio.Event()
         self._settled = trio.Event()
         self.quarantined: list[Slot] = []
+        self.promised = 0
+        """Slots that are kept for those who were admitted (queue.py)."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a slot came back."""
+        self.can_free: Callable[[], int] = lambda: 0
+        """How many more `acquire` could get by closing what nobody asked for."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all slots are in quarantine."""
+        return len(self.quarantined) >= self.limit
+
+    def room(self) -> int:
+        """Return how many slots could be had, those that cool counted."""
+        return len(self._free) + len(self._cooling) + len(self._numbers) + self.can_free()
 
     async def acquire(self, limits: Limits) -> Slot:
         """Return a clean slot with these limits, making one where none is free.
@@ -85,6 +79,7 @@ class SlotPool:
         """
         await self._launcher.revive()
         slot = await self._acquire()
+        slot.is_quiet, slot.residue_bytes = never, 0
         try:
             await self._launcher.ensure_slot(slot.number, slot.uid_base)
             configure(slot, limits)
@@ -108,14 +103,22 @@ class SlotPool:
         if self._free:
             return self._free.pop()
         for slot in self._cooling:
-            if _looks_clean(slot):
+            if looks_clean(slot):
                 self._cooling.remove(slot)
                 return slot
         return None
 
     async def _make(self, number: int) -> Slot:
-        """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again."""
+        """Make a slot. Shielded: it takes milliseconds, and one that is half made could not be used again.
+
+        Raises HostError when the host cannot hold one more.
+        """
         uid_base = self._ids.base(number)
+        try:
+            self._room.take()
+        except HostError:
+            self._numbers.append(number)
+            raise
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.make_slot(number, uid_base)
@@ -123,8 +126,7 @@ class SlotPool:
                 self._numbers.append(number)  # the launcher keeps nothing of a slot that it could not make
                 raise
         self.telemetry.slots_made += 1
-        group = self.cgroups.open_slot(self._first_group + number)
-        return Slot(number, uid_base, self._ids.warden_uid(number), group)
+        return Slot(number, uid_base, self._ids.warden_uid(number), self._groups)
 
     @contextlib.contextmanager
     def lend_ids(self) -> Iterator[Ids]:
@@ -139,31 +141,31 @@ class SlotPool:
             yield PodIds(self._ids.base(number)) if isinstance(self._ids, IdRange) else self._ids
         finally:
             self._numbers.append(number)
+            self.on_room()
 
     def nested(self, launcher: Launcher, ids: Ids, limit: int) -> SlotPool:
         """Return the pool of a pod's launcher, whose slots share one range of ids."""
-        first_group, self._next_group = self._next_group, self._next_group + limit
-        return SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, first_group)
+        pool = SlotPool(launcher, self.cgroups, ids, limit, self.telemetry, self._groups)
+        pool.on_room = self.on_room
+        return pool
 
     def remove(self) -> None:
         """Remove the groups of all slots, once their launcher has ended. What is not empty stays until all goes."""
         for slot in (*self._free, *self._cooling, *self.quarantined):
             slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
-            slot.cgroup.remove()
+            self._groups.remove(slot)
 
     def release(self, slot: Slot, leaves: list[RunCgroup], heirs: tuple[Heir, ...] = ()) -> None:
         """Take a slot back whose sandbox is gone, and the leaves of its commands."""
-        slot.leaves, slot.heirs = leaves, heirs
+        slot.leaves, slot.heirs, slot.is_quiet = leaves, heirs, never
         slot.returned_at = trio.current_time()
         self._cooling.append(slot)
         self._returned.set()
+        self.on_room()
 
     def renew(self, slot: Slot) -> None:
-        """Give a slot new groups, after `SlotCgroup.give_memory`."""
-        slot.generation += 1
-        fresh = self.cgroups.open_slot(slot.number, slot.generation)
-        slot.cgroup.remove_rest()
-        slot.cgroup = fresh
+        """Let a slot have other groups when it needs some, after `Slot.give_memory`."""
+        self._groups.drop(slot)
 
     def open_account(self) -> KeptMemory | None:
         """Return a memory group for what belongs to no slot."""
@@ -171,7 +173,9 @@ class SlotPool:
 
     def quarantine(self, slot: Slot) -> None:
         """Never hand this slot out again: something of its sandbox could not be proved gone."""
+        slot.is_quiet = never
         self.quarantined.append(slot)
+        self.on_room()  # or rather the lack of it: who waits for the last one must know
         self.telemetry.quarantine(slot)
 
     async def serve(self) -> None:
@@ -189,10 +193,10 @@ class SlotPool:
         """Give what stays charged to a slot to the layers of its sandbox, and return whether that made it clean."""
         if not slot.heirs or trio.current_time() - slot.returned_at < INHERITANCE_S:
             return False
-        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
+        if not leaves_are_gone(slot) or slot.cgroup.is_populated():
             return False
         heirs, slot.heirs = slot.heirs, ()
-        memory = slot.cgroup.give_memory()
+        memory = slot.give_memory()
         self.renew(slot)
         if memory is not None and not any(heir.charge_to(memory) for heir in heirs):
             memory.remove()  # with them, the pages are gone
@@ -203,46 +207,11 @@ class SlotPool:
             slot = self._cooling.popleft()
             if slot.returned_at > returned_before:
                 self._cooling.append(slot)
-            elif _is_clean(slot) or self._is_inherited(slot):
+            elif is_clean(slot) or self._is_inherited(slot):
+                slot.is_quiet = always
+                self._groups.consider(slot)
                 self._free.append(slot)
             elif trio.current_time() - slot.returned_at > COOLING_DEADLINE_S:
                 self.quarantine(slot)
             else:
                 self._cooling.append(slot)
-
-
-def configure(slot: Slot, limits: Limits) -> None:
-    """Give a slot its limits. Raises UsageError when the kernel cannot enforce them."""
-    try:
-        slot.cgroup.configure(limits)
-    except CgroupError:
-        slot.cgroup.drain()  # what the last sandbox left in caches may be more than the new limit
-        try:
-            slot.cgroup.configure(limits)
-        except CgroupError as error:
-            raise UsageError(f"these limits cannot be set; is memory_bytes too small for a sandbox? {error}") from error
-
-
-def _leaves_are_gone(slot: Slot) -> bool:
-    slot.leaves = [leaf for leaf in slot.leaves if not leaf.remove()]
-    return not slot.leaves
-
-
-def _looks_clean(slot: Slot) -> bool:
-    """Quick: no process, nothing charged. What is charged may be clean all the same; `_is_clean` finds out."""
-    try:
-        if not _leaves_are_gone(slot) or slot.cgroup.is_populated():
-            return False
-        charge = slot.cgroup.charge()
-        return charge.anon_bytes + charge.shmem_bytes == 0
-    except HostError:  # no memory is accounted here
-        return True
-    except CgroupError:
-        return False
-
-
-def _is_clean(slot: Slot) -> bool:
-    try:
-        return _leaves_are_gone(slot) and slot.cgroup.is_clean()
-    except CgroupError:
-        return False

@@ -27,6 +27,7 @@ from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup import KeptMemory
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.cleanup import Cleanup
     from minisandbox.runtime.disk import DiskDirectory
 
 T = TypeVar("T")
@@ -37,12 +38,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class SealedLayer:
     """One layer in memory. Whoever needs it calls `hold`, and `release` when he does not any more."""
 
-    __slots__ = ("_directory", "_disk_fd", "_holders", "_memory", "fd", "flat", "namespace_fd")
+    __slots__ = ("_cleanup", "_directory", "_disk_fd", "_holders", "_memory", "fd", "flat", "namespace_fd")
 
     def __init__(
         self,
         disk_fd: int,
         memory: KeptMemory | None,
+        cleanup: Cleanup,
         directory: DiskDirectory | None = None,
         *,
         namespace_fd: int = -1,
@@ -53,7 +55,7 @@ class SealedLayer:
         """
         self.namespace_fd = namespace_fd
         """The mount namespace in which it is attached, -1 where that is not needed."""
-        self._disk_fd, self._directory = disk_fd, directory
+        self._disk_fd, self._directory, self._cleanup = disk_fd, directory, cleanup
         self._memory = [] if memory is None else [memory]
         self._holders = 1
         self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
@@ -88,8 +90,7 @@ class SealedLayer:
         if self._holders == 0:
             fds = [fd for fd in (self.fd, self._disk_fd, self.namespace_fd) if fd >= 0]
             self.fd = self._disk_fd = self.namespace_fd = -1
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._free, fds)
+            await self._cleanup.free("layer", partial(self._free, fds))
             if self.flat is not None:
                 await self.flat.layer.release()
 

@@ -24,6 +24,7 @@ ANSWER_DEADLINE_S = 2.0
 
 _ROWS_AT_ONCE = 256
 _BACKLOG = 16
+_WAITING_SHOWN = 5
 
 
 class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     slot: int
+    group: str
+    """Its control groups for now; empty when it needs none, since nothing runs in it and nothing is charged."""
     parked: bool
     opened_at: float
     """Unix time, as all times here."""
@@ -41,6 +44,15 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: float
     """When a command began or ended last."""
     memory_limit_bytes: int | None
+
+
+class WaitingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One who waits to be let in."""
+
+    ticket: int
+    priority: int
+    since: float
+    waits_for: str
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +69,12 @@ class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int
     max_sandboxes: int
     files: dict[str, str]
-    """Where the counters of a slot are: templates with `{slot}`."""
+    """Where the counters of a slot are: templates with `{group}`."""
     sandboxes: int
+    promised_bytes: int = 0
+    """The memory that was promised to open sandboxes."""
+    waiting: list[WaitingStatus] = []
+    """The first of those who wait for admission; `queued` says how many there are."""
 
 
 def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxStatus]]:
@@ -68,6 +84,7 @@ def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxSta
         SandboxStatus(
             number=sandbox.number,
             slot=sandbox.slot.number,
+            group=sandbox.slot.group_name,
             parked=sandbox.ahead,
             opened_at=watch.opened_at,
             commands=watch.commands,
@@ -91,6 +108,11 @@ def status_of(supervisor: Supervisor) -> tuple[SupervisorStatus, list[SandboxSta
         max_sandboxes=supervisor.max_sandboxes,
         files=supervisor.counter_files(),
         sandboxes=len(rows),
+        promised_bytes=supervisor.queue.books.booked.memory_bytes,
+        waiting=[
+            WaitingStatus(ticket=each.number, priority=each.priority, since=each.since, waits_for=str(each.waits_for))
+            for each in supervisor.queue.waiting[:_WAITING_SHOWN]
+        ],
     )
     return header, rows
 

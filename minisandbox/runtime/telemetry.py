@@ -78,10 +78,12 @@ class Telemetry:
         """By exit reason, or what became of those that have none."""
         self.slots_taken = self.slots_made = 0
         self.parked_taken = self.parked_missing = 0
-        self.open, self.start, self.run, self.close = Histogram(), Histogram(), Histogram(), Histogram()
+        self.open, self.start, self.run, self.close, self.wait = (Histogram() for _ in range(5))
         self.lost = 0
         """Sandboxes that went while their owner still had them."""
         self.quarantined = 0
+        self.stuck: dict[str, int] = defaultdict(int)
+        """Steps of clean-ups that did not end in time, by name."""
         self.launchers_lost = 0
         self.events_lost = 0
 
@@ -129,15 +131,16 @@ class Telemetry:
         self.starts["ok", ""] += 1
         self.start.add(time.monotonic() - begun)
 
-    @contextlib.contextmanager
-    def queueing(self) -> Iterator[None]:
-        """Count who waits for a slot."""
+    def queue(self, ticket: int, priority: int, waits_for: str) -> None:
+        """Somebody who asked for a sandbox has to wait for admission."""
         self.queued += 1
-        try:
-            yield
-        finally:
-            self.queued -= 1
-        self.slots_taken += 1
+        self.tell("queued", ticket=ticket, priority=priority, waits_for=waits_for, place=self.queued)
+
+    def unqueue(self, ticket: int, outcome: str, waited_s: float) -> None:
+        """He was let in, or went."""
+        self.queued -= 1
+        self.wait.add(waited_s)
+        self.tell("unqueued", ticket=ticket, outcome=outcome, waited_s=waited_s)
 
     def started(self, sandbox: Sandbox) -> None:
         """A sandbox is ready, for somebody or to be parked."""
@@ -172,6 +175,11 @@ class Telemetry:
         """A slot was taken out of use."""
         self.quarantined += 1
         self.tell("quarantined", slot=slot.number)
+
+    def stick(self, step: str) -> None:
+        """A step of a clean-up did not end in time, and was left to itself."""
+        self.stuck[step] += 1
+        self.tell("stuck", step=step)
 
     def watch(self, number: int) -> Watch:
         """Return the observer of a new sandbox."""

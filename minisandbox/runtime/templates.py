@@ -63,7 +63,7 @@ class Templated:
         supervisor.check_open()
         if Degradation.SINGLE_ID in supervisor.degraded:
             raise HostError("templates need subordinate ids, which this user does not have (subuid(5)); or be root")
-        found, _, _ = await supervisor._lookup.find_start(rootfs, None, supervisor.branches)
+        found = await supervisor.find_rootfs(rootfs)
         wanted, variables = read_preload(preload), warm_env(found, env, hash_seed)
         warm = WarmSpec(python=python, preload=wanted, env=variables, limits=limits or Limits(), deadline_s=deadline_s)
         pods = partial(_open_pod, supervisor, found, tuple(binds), max_sandboxes)
@@ -86,10 +86,11 @@ class Templated:
         self._numbers = self._numbers % 0xFFFFFFFF + 1
         return self._numbers
 
-    def shown(self, options: Options) -> tuple[list[int], list[tuple[Bind, int]]]:
+    async def shown(self, options: Options) -> tuple[list[int], list[tuple[Bind, int]]]:
         """Return what a start needs of layers and binds of the rootfs: nothing in a pod, which has them."""
         if options.template is not None:
             return [], []
+        await self.handles.open_rootfs(options.rootfs)
         layer_fds = [*(layer.fd for layer in options.layers), *self.handles.layer_fds(options.rootfs)]
         return layer_fds, self.handles.rootfs_binds(options.rootfs)
 
@@ -120,7 +121,8 @@ async def _open_pod(
     supervisor: Supervisor, rootfs: Rootfs, binds: Sequence[Bind], max_sandboxes: int
 ) -> AsyncIterator[Place]:
     async with contextlib.AsyncExitStack() as stack:
-        with supervisor.handles.bind_fds(binds) as bind_fds:
+        await supervisor.handles.open_rootfs(rootfs)
+        async with supervisor.handles.bind_fds(binds) as bind_fds:
             layer_fds = supervisor.handles.layer_fds(rootfs)
             shown = [*supervisor.handles.rootfs_binds(rootfs), *bind_fds]
             pod = open_pod(supervisor._slots, supervisor.spawn, layer_fds, shown, max_sandboxes)

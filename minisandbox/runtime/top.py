@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     processes: int | None
     cpu_time_s: float | None
-    """Of all sandboxes that this slot ever served; two looks tell how busy it is."""
+    """Of all sandboxes that these groups ever served; two looks tell how busy it is."""
     cpus: float | None = None
     """Cores used since the look before."""
 
@@ -101,7 +101,7 @@ def look(state_dir: Path | None, before: Look | None = None) -> Look:
 
 def _rows(header: SupervisorStatus, sandboxes: Iterable[SandboxStatus]) -> Iterator[Row]:
     for sandbox in sandboxes:
-        files = {name: template.format(slot=sandbox.slot) for name, template in header.files.items()}
+        files = {name: template.format(group=sandbox.group) for name, template in header.files.items() if sandbox.group}
         yield Row(
             instance=header.instance,
             sandbox=sandbox,
@@ -112,13 +112,17 @@ def _rows(header: SupervisorStatus, sandboxes: Iterable[SandboxStatus]) -> Itera
 
 
 def _with_cpus(rows: Iterable[Row], before: Look | None, now: float) -> Iterator[Row]:
-    earlier = {} if before is None else {(row.instance, row.sandbox.number): row.cpu_time_s for row in before.rows}
+    earlier = {} if before is None else {_key(row): row.cpu_time_s for row in before.rows}
     for row in rows:
-        used = earlier.get((row.instance, row.sandbox.number))
+        used = earlier.get(_key(row))
         if before is None or used is None or row.cpu_time_s is None:
             yield row
         else:
             yield msgspec.structs.replace(row, cpus=max(0.0, row.cpu_time_s - used) / max(1e-3, now - before.at))
+
+
+def _key(row: Row) -> tuple[str, int, str]:
+    return row.instance, row.sandbox.number, row.sandbox.group
 
 
 def _read(path: str | None) -> str | None:
