@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from minisandbox.cli.options import add_common_options, add_degrade_option, state_dir
+from minisandbox.cli.options import add_common_options, add_degrade_option, add_reserve_options, state_dir
 from minisandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def add_parser(commands: Any) -> None:
     _add_endpoint(parser)
     add_common_options(parser)
     add_degrade_option(parser)
+    add_reserve_options(parser)
     parser.set_defaults(serve=serve)
 
 

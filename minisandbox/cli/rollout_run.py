@@ -21,6 +21,7 @@ from minisandbox.errors import SandboxError
 from minisandbox.judge.integrity import SHARED_USER, caps_of
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store as JudgeStore
+from minisandbox.judge.warm import MOST_TEMPLATES, Warm, open_warm
 from minisandbox.rollout.referee import LocalReferee, Referee, RemoteReferee
 from minisandbox.rollout.run import Plan, Run
 from minisandbox.rollout.scheduler import first_of
@@ -48,14 +49,21 @@ async def serve_run(plan: Plan, sources: Sequence[str], options: argparse.Namesp
 async def _serve(plan: Plan, sources: Sequence[str], options: argparse.Namespace, state_dir: Path | None) -> Summary:
     session = _Session()
     processors = len(os.sched_getaffinity(0))
-    most = 2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors
+    most = 2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors + MOST_TEMPLATES
     with session.scope:
         async with (
             _heeding(session.heed),
             open_store(options.out) as recorder,
-            open_supervisor(state_dir=state_dir, max_sandboxes=most, degrade=options.degrade) as supervisor,
+            open_supervisor(
+                state_dir=state_dir,
+                max_sandboxes=most,
+                degrade=options.degrade,
+                reserve_cpus=options.reserve_cpus,
+                reserve_memory_bytes=options.reserve_memory or 0,
+            ) as supervisor,
+            open_warm(supervisor) as warm,
         ):
-            referee = _referee(options, supervisor, processors)
+            referee = _referee(options, supervisor, warm, processors)
             run = session.run = Run(plan, supervisor, referee, recorder, session.tally.add, session.left_out.append)
             async with drawing(run, session.tally, quiet=options.json):
                 tasks = tasks_of(sources, supervisor.state, limit=options.limit)
@@ -100,11 +108,11 @@ class _Session:
         )
 
 
-def _referee(options: argparse.Namespace, supervisor: Supervisor, processors: int) -> Referee:
+def _referee(options: argparse.Namespace, supervisor: Supervisor, warm: Warm, processors: int) -> Referee:
     if options.judge_socket is not None:
         return RemoteReferee(options.judge_socket)
     caps = (SHARED_USER, *caps_of(supervisor.degraded))
-    judge = Judge(supervisor=supervisor, store=JudgeStore.open(options.out / JUDGE_NAME), caps=caps)
+    judge = Judge(supervisor=supervisor, store=JudgeStore.open(options.out / JUDGE_NAME), caps=caps, warm=warm)
     return LocalReferee(judge, processors)
 
 

@@ -17,7 +17,6 @@ import trio
 
 from minisandbox.errors import BrokenError, HostError
 from minisandbox.judge.client import RemoteJudge, connect
-from minisandbox.judge.ingest import ingest
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_sandbox
 from minisandbox.judge.spec import Manifest
@@ -66,7 +65,7 @@ class LocalReferee:
         declared = task.assignment.declared
         async with self._room:
             feed = feed_sandbox(sandbox, declared, alive=alive)
-            manifest = await ingest(self._judge.supervisor, self._judge.store, declared, feed)
+            manifest = await self._judge.take_in(declared, feed)
         return Submission(decide=partial(self._decide, task, manifest), is_kept=True)
 
     async def _decide(self, task: Task, manifest: Manifest) -> Ruling:
