@@ -90,12 +90,13 @@ def look(state_dir: Path | None, before: Look | None = None) -> Look:
     for path in find_sockets(state_dir):
         try:
             answer = ask(path)
-        except (OSError, msgspec.MsgspecError):
+            found = [] if answer is None else list(_rows(*answer))
+        except (OSError, msgspec.MsgspecError, LookupError):  # gone, or of another version
             silent.append(path.name.removesuffix(STATUS_SUFFIX))
             continue
         if answer is not None:
             supervisors.append(answer[0])
-            rows += _rows(*answer)
+            rows += found
     return Look(at=now, supervisors=supervisors, silent=silent, rows=list(_with_cpus(rows, before, now)))
 
 
