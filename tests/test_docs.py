@@ -26,6 +26,8 @@ from minisandbox.images.rootfs import KINDS
 from minisandbox.kernel.protocol import Stage
 from minisandbox.policy import load_policy, parse_size, policy_names
 from minisandbox.spec import Limits
+from tests.cli import json_of
+from tests.cli import minisandbox as minisandbox_command
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -265,7 +267,7 @@ def blocks_of(page: Path, language: str) -> list[str]:
 
 def test_example_of_the_readme_is_short() -> None:
     """Ten lines, blank ones aside."""
-    (example,) = blocks_of(ROOT / "README.md", "python")
+    example, _policy = blocks_of(ROOT / "README.md", "python")
 
     assert len([line for line in example.splitlines() if line]) <= 10
 
@@ -275,7 +277,7 @@ def test_example_of_the_readme_prints_what_it_says(state_dir: Path) -> None:
     """The first example runs as it stands, but for the state directory, which is the tests' own."""
     if not HOST_PYTHON.exists():
         pytest.skip(f"this host has no {HOST_PYTHON}, which the example runs")
-    (example,) = blocks_of(ROOT / "README.md", "python")
+    example, _policy = blocks_of(ROOT / "README.md", "python")
     (printed,) = blocks_of(ROOT / "README.md", "text")
     opened = f"open_supervisor(state_dir=__import__('pathlib').Path({str(state_dir)!r}))"
 
@@ -285,6 +287,18 @@ def test_example_of_the_readme_prints_what_it_says(state_dir: Path) -> None:
     )
 
     assert ("", printed) == (run.stderr, run.stdout)
+
+
+@pytest.mark.requires_root
+def test_policy_of_the_readme_plays(state_dir: Path, tmp_path: Path) -> None:
+    """As it stands there, two turns in each episode, and what looks around earns nothing."""
+    _example, policy = blocks_of(ROOT / "README.md", "python")
+    (tmp_path / "mine.py").write_text(policy)
+    words = ("rollout", "--policy", "python:mine:act", "--out", tmp_path / "run", "--limit", "1", "--json")
+    run = minisandbox_command(state_dir, *words, ROOT / "examples" / "tasks", under=("env", "-C", str(tmp_path)))
+    (played,) = json_of(run)["policies"].values()
+
+    assert (0, 1, 0.0) == (run.returncode, played["episodes"], played["mean_reward"])
 
 
 def benchmark_table(report: Report) -> str:

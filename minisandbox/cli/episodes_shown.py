@@ -64,6 +64,10 @@ def episode_parts(episode: Episode, instruction: str | None, lines: int | None) 
     else:
         for line in explain(episode.verdict):
             yield line if visible(line.plain) == line.plain else _text(visible_line(line.plain))
+    if episode.judge_episode:
+        yield _text(
+            f"judged as   {visible_line(episode.judge_episode)}  (minisandbox judge explain, judge replay)", "dim"
+        )
 
 
 def _turn_parts(turn: Turn, lines: int | None) -> Iterator[RenderableType]:

@@ -35,6 +35,8 @@ def record_errors(directory: Path, tried: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise RecordError(_explain(directory, tried, error)) from error
+    except BrokenPipeError:  # of who prints what was read
+        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RecordError(_full(directory, tried)) from error
