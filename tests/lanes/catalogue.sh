@@ -21,10 +21,13 @@ declare -rA ABOUT=(
     [qemu61]="Debian 12's kernel 6.1 in QEMU without KVM, as root: the tests marked qemu"
 )
 
-# Tests of values and of this project's own text, which are the same on every host: with --quick no guest repeats them.
+# Tests of values, of this project's own text, and of what asks sandboxes for no more than the tests of sandboxes do: they are
+# the same on every host, and with --quick no guest repeats them.
 readonly SAME_EVERYWHERE=(
-    judge/test_{checkers,decide,frames,ledger}.py probes/test_coverage.py
-    test_{bench,compression,docs,document,endpoints,lanes,layering,outcome,policy,policy_properties}.py
+    judge/test_{checkers,data_mirror,decide,determinism,external,frames,hack_rows,hacks,hostile_input,ledger,load_kinds}.py
+    judge/test_{mirrors,performance,shadows,stdio,suite}.py probes/test_coverage.py rollout tasks
+    test_{bench,bench_density,bench_judge,bench_rollouts,bench_state,completions,compression,docs,document}.py
+    test_{endpoints,lanes,layering,outcome,policy,policy_properties,training}.py
     test_{prometheus,proxy_protocol,recipe,reports,setup,shape,spec,wheel}.py
 )
 
