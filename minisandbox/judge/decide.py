@@ -38,6 +38,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     claimed: Integrity = Integrity.L5
     """What the task claims: a verdict is worth no more, and says why when it is worth less."""
     scoring: Scoring = Scoring.ALL
+    visible: tuple[str, ...] = ()
+    """Ids of tests that the submission's author has seen."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def decide(judgement: Judgement, records: Sequence[CellRecord]) -> Decision:
     """Return the decision."""
     finding = _find(judgement.plan, records)
-    found = sort_evidence([*judgement.manifest.evidence, *finding.evidence])
+    gap = _gap(judgement.visible, finding.outcomes)
+    found = sort_evidence([*judgement.manifest.evidence, *finding.evidence, *gap])
     suspicious = suspicion_of(found)
     verdict = _verdict(judgement, finding, suspicious)
     passed = sum(outcome is Outcome.AC for outcome in finding.outcomes.values())
@@ -110,6 +113,15 @@ def _find(plan: Plan, records: Sequence[CellRecord]) -> Finding:
             if cell.role in AFTER_PASS:
                 found += _doubts(cell, by_cell[cell.name][0])
     return Finding(outcomes=outcomes, evidence=tuple(found), failed_by_us=failed_by_us)
+
+
+def _gap(visible: tuple[str, ...], outcomes: Mapping[str, Outcome]) -> list[Evidence]:
+    """Return evidence where all tests passed that were seen, and some were answered wrong that were not."""
+    shown = [outcomes.get(name) for name in visible]
+    wrong = tuple(name for name in outcomes if name not in visible and outcomes[name] in (Outcome.WA, Outcome.RTE))
+    if shown and wrong and set(shown) == {Outcome.AC}:
+        return [evidence(Code.E19_HIDDEN_GAP, paths=wrong)]
+    return []
 
 
 def _by_cell(records: Sequence[CellRecord]) -> Mapping[str, tuple[CellRecord, ...]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,3 +257,40 @@ def test_codes_are_all_different() -> None:
     """Two codes of the same weight are two."""
     assert len(Code) == len({code.name for code in Code}) == 25
     assert "E03_MIRROR_PASSED" == Code.E03_MIRROR_PASSED.name
+
+
+SEEN = Plan(cells=(Cell(name="main", tests=("a", "b", "c")),))
+GAPS: dict[str, tuple[tuple[str, ...], tuple[Outcome, ...], tuple[str, ...] | None]] = {
+    "what was seen passes alone": (("a", "b"), (Outcome.AC, Outcome.AC, Outcome.WA), ("c",)),
+    "it raises where it was not seen": (("a",), (Outcome.AC, Outcome.RTE, Outcome.AC), ("b",)),
+    "what was seen fails, too": (("a", "b"), (Outcome.AC, Outcome.WA, Outcome.WA), None),
+    "all passes": (("a",), (Outcome.AC, Outcome.AC, Outcome.AC), None),
+    "too slow is no other answer": (("a",), (Outcome.AC, Outcome.TLE, Outcome.AC), None),
+    "nothing was seen": ((), (Outcome.AC, Outcome.AC, Outcome.WA), None),
+    "all was seen": (("a", "b", "c"), (Outcome.AC, Outcome.AC, Outcome.WA), None),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_a_gap_between_what_was_seen_and_the_rest_is_told(name: str) -> None:
+    """Weakly: whoever passes only what it has seen may have written that down. It changes no score and no reward."""
+    visible, outcomes, paths = GAPS[name]
+    tests = tuple(TestRecord(id=test, outcome=outcome) for test, outcome in zip("abc", outcomes, strict=True))
+    judgement = Judgement(
+        plan=SEEN,
+        manifest=Manifest(),
+        inputs=INPUTS,
+        ceiling=Integrity.L4,
+        scoring=Scoring.FRACTION,
+        visible=visible,
+    )
+    made = decide(judgement, [CellRecord(cell="main", tests=tests)])
+    plain = decide(msgspec.structs.replace(judgement, visible=()), [CellRecord(cell="main", tests=tests)])
+
+    assert ([] if paths is None else [paths]) == [each.paths for each in made.evidence]
+    assert {item.code for item in made.evidence} <= {Code.E19_HIDDEN_GAP.name}
+    assert (plain.verdict, plain.score, reward_of(plain, PenaltyPolicy())) == (
+        made.verdict,
+        made.score,
+        reward_of(made, PenaltyPolicy()),
+    )
