@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from minisandbox.judge.evidence import Code, Evidence, evidence
-from minisandbox.judge.integrity import OVER_CLAIM, Cap, integrity_of
+from minisandbox.judge.integrity import OVER_CLAIM, UNCERTIFIED, Cap, integrity_of
 from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.judge.verdict import Decision, Inputs, Suspicion, suspicion_of
 
@@ -198,6 +198,9 @@ def _doubts(cell: Cell, record: CellRecord) -> list[Evidence]:
     return []
 
 
+_DIFFERS = Code.E22_NOT_DETERMINISTIC.name
+
+
 def _verdict(judgement: Judgement, finding: Finding, suspicious: Suspicion) -> Outcome:
     if judgement.manifest.rejected:
         return Outcome.REJ
@@ -206,6 +209,8 @@ def _verdict(judgement: Judgement, finding: Finding, suspicious: Suspicion) -> O
         return Outcome.IE
     if suspicious is Suspicion.PROVEN:
         return Outcome.TAMPER
+    if UNCERTIFIED in judgement.caps and any(item.code == _DIFFERS for item in finding.evidence):
+        return Outcome.IE  # after what is proved, so that nobody gets away by failing now and then
     if judgement.scoring is Scoring.FRACTION and outcomes != {Outcome.AC} and outcomes & {Outcome.AC, Outcome.PARTIAL}:
         return Outcome.PARTIAL
     return min(outcomes, key=lambda outcome: outcome.priority)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minisandbox.judge.decide import Judgement, Scoring, decide, passes_so_far
 from minisandbox.judge.evidence import Code, evidence
-from minisandbox.judge.integrity import Cap, integrity_of
+from minisandbox.judge.integrity import UNCERTIFIED, Cap, integrity_of
 from minisandbox.judge.spec import (
     AFTER_PASS,
     Cell,
@@ -294,3 +294,25 @@ def test_a_gap_between_what_was_seen_and_the_rest_is_told(name: str) -> None:
         made.score,
         reward_of(made, PenaltyPolicy()),
     )
+
+
+def doubted(caps: tuple[Cap, ...], mirrored: Outcome) -> Decision:
+    """Decide a pass of which a test failed when it was run again."""
+    plan = Plan(cells=tuple(cell for cell in FULL.cells if cell.name in ("main", "mirror", "canary")))
+    differs = evidence(Code.E22_NOT_DETERMINISTIC, cell="canary", paths=("a",))
+    records = [msgspec.structs.replace(each, evidence=(differs,) * (each.cell == "canary")) for each in whole(plan)]
+    at = next(number for number, each in enumerate(records) if each.cell == "mirror")
+    tests = tuple(TestRecord(id=name, outcome=mirrored) for name in ("a", "b"))
+    records[at] = msgspec.structs.replace(records[at], tests=tests)
+    return decide(Judgement(plan=plan, manifest=Manifest(), inputs=INPUTS, ceiling=Integrity.L3, caps=caps), records)
+
+
+def test_equal_runs_that_differ_are_no_score_where_the_task_was_never_checked() -> None:
+    """In a task that was, it is only told; and what is proved stays so: nobody gets away by failing now and then."""
+    certified, other = doubted((), Outcome.WA), doubted((UNCERTIFIED,), Outcome.WA)
+
+    assert (Outcome.AC, 1.0, Suspicion.NONE) == (certified.verdict, certified.score, certified.suspicious)
+    assert ["E22_NOT_DETERMINISTIC"] == [item.code for item in certified.evidence]
+    assert (Outcome.IE, None) == (other.verdict, other.score)
+    assert reward_of(other, PenaltyPolicy()).mask
+    assert Outcome.TAMPER is doubted((UNCERTIFIED,), Outcome.AC).verdict
