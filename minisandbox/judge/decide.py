@@ -2,7 +2,8 @@
 
 A pass needs every expected test, each reported as passed, once, by the cell that it was planned for, and a record of
 every cell that is there to doubt it. Whatever is missing because of the submission is a failure of it; whatever is
-missing because of us is an IE, which has no score.
+missing because of us is an IE, which has no score; and so is a pass that did not come again, where nobody checked
+whether the tests themselves are to blame.
 """
 
 from __future__ import annotations
