@@ -248,6 +248,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     scoring: Scoring = Scoring.ALL
     integrity: Integrity = Integrity.L4
     """What the task claims; a verdict below it says why."""
+    visible: tuple[str, ...] = ()
+    """Ids of tests that whoever solves the task has seen."""
     certificate: str | None = None
 
     @property

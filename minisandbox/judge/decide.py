@@ -2,7 +2,8 @@
 
 A pass needs every expected test, each reported as passed, once, by the cell that it was planned for, and a record of
 every cell that is there to doubt it. Whatever is missing because of the submission is a failure of it; whatever is
-missing because of us is an IE, which has no score.
+missing because of us is an IE, which has no score; and so is a pass that did not come again, where nobody checked
+whether the tests themselves are to blame.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from minisandbox.judge.evidence import Code, Evidence, evidence
-from minisandbox.judge.integrity import OVER_CLAIM, Cap, integrity_of
+from minisandbox.judge.integrity import OVER_CLAIM, UNCERTIFIED, Cap, integrity_of
 from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Integrity, Manifest, Outcome, Plan, Role, TestRecord
 from minisandbox.judge.verdict import Decision, Inputs, Suspicion, suspicion_of
 
@@ -38,6 +39,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     claimed: Integrity = Integrity.L5
     """What the task claims: a verdict is worth no more, and says why when it is worth less."""
     scoring: Scoring = Scoring.ALL
+    visible: tuple[str, ...] = ()
+    """Ids of tests that the submission's author has seen."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def decide(judgement: Judgement, records: Sequence[CellRecord]) -> Decision:
     """Return the decision."""
     finding = _find(judgement.plan, records)
-    found = sort_evidence([*judgement.manifest.evidence, *finding.evidence])
+    gap = _gap(judgement.visible, finding.outcomes)
+    found = sort_evidence([*judgement.manifest.evidence, *finding.evidence, *gap])
     suspicious = suspicion_of(found)
     verdict = _verdict(judgement, finding, suspicious)
     passed = sum(outcome is Outcome.AC for outcome in finding.outcomes.values())
@@ -110,6 +114,15 @@ def _find(plan: Plan, records: Sequence[CellRecord]) -> Finding:
             if cell.role in AFTER_PASS:
                 found += _doubts(cell, by_cell[cell.name][0])
     return Finding(outcomes=outcomes, evidence=tuple(found), failed_by_us=failed_by_us)
+
+
+def _gap(visible: tuple[str, ...], outcomes: Mapping[str, Outcome]) -> list[Evidence]:
+    """Return evidence where all tests passed that were seen, and some were answered wrong that were not."""
+    shown = [outcomes.get(name) for name in visible]
+    wrong = tuple(name for name in outcomes if name not in visible and outcomes[name] in (Outcome.WA, Outcome.RTE))
+    if shown and wrong and set(shown) == {Outcome.AC}:
+        return [evidence(Code.E19_HIDDEN_GAP, paths=wrong)]
+    return []
 
 
 def _by_cell(records: Sequence[CellRecord]) -> Mapping[str, tuple[CellRecord, ...]]:
@@ -186,6 +199,9 @@ def _doubts(cell: Cell, record: CellRecord) -> list[Evidence]:
     return []
 
 
+_DIFFERS = Code.E22_NOT_DETERMINISTIC.name
+
+
 def _verdict(judgement: Judgement, finding: Finding, suspicious: Suspicion) -> Outcome:
     if judgement.manifest.rejected:
         return Outcome.REJ
@@ -194,6 +210,8 @@ def _verdict(judgement: Judgement, finding: Finding, suspicious: Suspicion) -> O
         return Outcome.IE
     if suspicious is Suspicion.PROVEN:
         return Outcome.TAMPER
+    if UNCERTIFIED in judgement.caps and any(item.code == _DIFFERS for item in finding.evidence):
+        return Outcome.IE  # after what is proved, so that nobody gets away by failing now and then
     if judgement.scoring is Scoring.FRACTION and outcomes != {Outcome.AC} and outcomes & {Outcome.AC, Outcome.PARTIAL}:
         return Outcome.PARTIAL
     return min(outcomes, key=lambda outcome: outcome.priority)

@@ -1,6 +1,6 @@
 """The ingest process: reads what came out of a submission's sandbox, and says what of it may be judged.
 
-It runs in a sandbox of its own, by whatever Python is there, and imports nothing but the standard library and two
+It runs in a sandbox of its own, by whatever Python is there, and imports nothing but the standard library and a few
 modules of ours that do the same. Its input are frames: what is allowed, then trees as chunks of streams, or files. Its
 output are frames: files as chunks, evidence, and an end. Whoever reads them checks them again: this process reads bytes
 of strangers, and may be theirs.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from minisandbox.errors import ProtocolError
 from minisandbox.judge.frames import Value, decode, frame, frame_size
+from minisandbox.judge.introspection import FILE_MAX_BYTES, TOTAL_MAX_BYTES, introspects, may_introspect
 from minisandbox.runtime.tree_stream import SHORTER, Entry, Kind, leads_out, padding, read_entries, why_omitted
 
 CHUNK_BYTES = 1 << 18
@@ -26,6 +27,7 @@ PRIVILEGED = 0o6000
 FORBIDDEN = "E11_FORBIDDEN_FILE"
 PLANTED = "E09_PLANTED_CODE"
 OVER = "E23_OVER_BOUNDS"
+INTROSPECTION = "E13_INTROSPECTION"
 NOTED = {"forbidden": FORBIDDEN, "missing": "E24_MISSING_ARTIFACT", "alive": "E15_ALIVE_AT_SEAL"}
 """What is told of a submission without its content, and the code of each."""
 
@@ -76,7 +78,7 @@ class Ingest:
 
     def __init__(self, bounds: dict[str, int], inlet: Inlet, write: Callable[[bytes], object]) -> None:
         self._bounds, self._inlet, self._write = bounds, inlet, write
-        self._files = self._bytes = 0
+        self._files = self._bytes = self._parsed = 0
         self._first: dict[str, str] = {}
         self._told: dict[str, int] = {}
 
@@ -165,8 +167,15 @@ class Ingest:
 
     def _send(self, path: str, size: int, executable: bool, chunks: Iterator[bytes]) -> None:
         self.tell("file", path, size, executable)
+        is_source = path.endswith(".py") and size <= FILE_MAX_BYTES
+        source = b""
         for chunk in chunks:
             self._write(frame(chunk))
+            source += chunk if is_source else b""
+        if is_source and may_introspect(source) and self._parsed + size <= TOTAL_MAX_BYTES:
+            self._parsed += size
+            if introspects(source):
+                self.note(INTROSPECTION, path)
 
 
 def _is_clean(text: str) -> bool:

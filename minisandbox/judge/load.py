@@ -59,7 +59,7 @@ def assignment_of(file: JudgeTable, document: Document, work: Callable[[], Work]
     """Return the task that a table describes, with this work, which is made when the table is known to be one."""
     if file.format != 1:
         raise document.error(("format",), f"format {file.format} is not known; this is format 1")
-    return Assignment(
+    made = Assignment(
         name=file.name,
         work=work(),
         declared=file.artifacts,
@@ -67,7 +67,24 @@ def assignment_of(file: JudgeTable, document: Document, work: Callable[[], Work]
         budget=file.budget,
         scoring=file.scoring,
         integrity=file.integrity,
+        visible=file.visible,
     )
+    if strange := sorted({*file.visible} - {*test_ids(made.work)}):
+        raise document.error(("visible",), f"no test has the id {strange[0]!r}")
+    return made
+
+
+def test_ids(work: Work) -> tuple[str, ...]:
+    """Return the ids of the tests that count."""
+    if isinstance(work, SuiteWork):
+        return (*work.fail_to_pass, *work.pass_to_pass)
+    if isinstance(work, ScriptWork):
+        return work.rewards
+    if isinstance(work, StdioWork):
+        return tuple(case.id for case in work.cases)
+    if isinstance(work, FunctionWork):
+        return tuple(call.id for call in work.calls)
+    return tuple(each.id for each in (work.checks if isinstance(work, StateWork) else work.bounds))
 
 
 def work_of(file: JudgeTable, directory: Path, document: Document) -> Work:

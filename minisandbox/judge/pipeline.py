@@ -25,6 +25,7 @@ from minisandbox.judge.integrity import UNCERTIFIED, Cap
 from minisandbox.judge.kind import Kind, kind_of
 from minisandbox.judge.layout import fitting
 from minisandbox.judge.ledger import Ledger
+from minisandbox.judge.remarks import remarked
 from minisandbox.judge.spec import AFTER_PASS, Cell, CellRecord, Manifest, Outcome, Plan, Role, digest_of
 from minisandbox.judge.store import Store
 from minisandbox.judge.verdict import (
@@ -73,7 +74,7 @@ class Judge:
 
     async def judge(self, assignment: Assignment, manifest: Manifest, *, replay_of: str | None = None) -> Judged:
         """Judge a submission and return the verdict and its episode. Cancelled: the ledger says what was begun."""
-        manifest = fitting(manifest, assignment.budget)
+        manifest = remarked(fitting(manifest, assignment.budget), assignment)
         rootfs = await self.supervisor.find_rootfs(assignment.environment.rootfs)
         seed = self.store.signer.seed(assignment.digest, manifest.digest)
         inputs = _inputs(assignment, manifest, rootfs, seed)
@@ -123,6 +124,7 @@ class Judge:
             caps=caps,
             claimed=assignment.integrity,
             scoring=assignment.scoring,
+            visible=assignment.visible,
         )
         decision = decide(judgement, records)
         reward = reward_of(decision, self.penalty)

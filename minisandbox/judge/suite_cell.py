@@ -172,3 +172,7 @@ def _complete(cell: Cell, told: Told, ended: Outcome) -> Iterable[TestRecord]:
 def _suspicions(cell: Cell, told: Told) -> Iterable[Evidence]:
     if told.forged:
         yield evidence(Code.E12_FORGED_MARKERS, cell=cell.name)
+    elif cell.role is Role.CANARY:  # it is run after a pass, so that all tests but its own have passed before
+        failed = (test.id for test in told.tests if test.id not in cell.tests and test.outcome is not Outcome.AC)
+        if differing := tuple(failed):
+            yield evidence(Code.E22_NOT_DETERMINISTIC, cell=cell.name, paths=differing)

@@ -131,3 +131,4 @@ class JudgeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     budget: Budget = Budget()
     scoring: Scoring = Scoring.ALL
     integrity: Integrity = Integrity.L4
+    visible: tuple[str, ...] = ()

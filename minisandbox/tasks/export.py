@@ -81,6 +81,7 @@ def _toml(task: Task) -> str:
         "budget": (assignment.budget, Budget()),
         "scoring": (assignment.scoring, Scoring.ALL),
         "integrity": (assignment.integrity, Integrity.L4),
+        "visible": (assignment.visible, ()),
     }
     own |= {name: msgspec.to_builtins(value) for name, (value, default) in defaults.items() if value != default}
     tables: dict[str, Any] = {"version": "1.0", "task": {"name": task.name}}

@@ -54,7 +54,8 @@ async def with_hidden_test(workshop: Workshop) -> Task | str:
         return "the solution prints nothing else for other files"
     test = TestCase(id=HIDDEN, input=b"", answer=answer, files=files)
     more = msgspec.structs.replace(work, cases=(*work.cases, test))
-    made = msgspec.structs.replace(task, assignment=msgspec.structs.replace(task.assignment, work=more))
+    seen = tuple(case.id for case in work.cases)
+    made = msgspec.structs.replace(task, assignment=msgspec.structs.replace(task.assignment, work=more, visible=seen))
     verdicts = await Workshop(workshop.judge, made, 1).try_files({"solution": made.solution, **made.accepted})
     refused = [name for name, verdict in verdicts.items() if not is_accepted(verdict)]
     return f"for other files the solutions differ: {', '.join(refused)}" if refused else made

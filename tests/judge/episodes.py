@@ -6,7 +6,7 @@ from minisandbox.judge.assignment import Assignment, Environment, SuiteWork
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.seal import feed_sandbox, seal
 from minisandbox.judge.spec import Manifest
-from tests.judge.hack_tasks import TASKS, Hack
+from tests.judge.hack_tasks import TASKS, VISIBLE, Hack
 from tests.judge.naive import ROOT, prepare
 from tests.judge.submissions import BUDGET
 
@@ -20,8 +20,9 @@ async def submit(hack: Hack, judge: Judge, environment: str, upstream: str = "")
     """Let a submission be made in a sandbox of its own, seal that, and take in what was declared."""
     work = TASKS[hack.kind]
     assignment = Assignment(
-        name="hack", work=work, budget=BUDGET, environment=Environment(rootfs=environment), certificate="test"
-    )
+        name="hack", work=work, budget=BUDGET, environment=Environment(rootfs=environment), certificate="test",
+        visible=VISIBLE.get(hack.kind, ()),
+    )  # fmt: skip
     before = {ROOT: work.base} if hack.commits and isinstance(work, SuiteWork) else {}
     async with judge.supervisor.open_sandbox(rootfs=environment) as episode:
         commits = ({"NEWS": "the only version\n"},) if hack.commits else ()

@@ -139,6 +139,9 @@ TASKS: dict[str, Work] = {
     "package": _script(WITH_A_PACKAGE),
     "performance": timed_tasks.TASK,
 }
+VISIBLE: dict[str, tuple[str, ...]] = {"function": ("visible", "list", "error"), "stdio": ("1",)}
+"""The tests of a task that its solvers were shown."""
+
 ONE = "def one():\n    return 1\n\n\n"
 RIGHT = """def one():
     return 1

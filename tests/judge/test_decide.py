@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisandbox.judge.decide import Judgement, Scoring, decide, passes_so_far
 from minisandbox.judge.evidence import Code, evidence
-from minisandbox.judge.integrity import Cap, integrity_of
+from minisandbox.judge.integrity import UNCERTIFIED, Cap, integrity_of
 from minisandbox.judge.spec import (
     AFTER_PASS,
     Cell,
@@ -255,3 +257,62 @@ def test_codes_are_all_different() -> None:
     """Two codes of the same weight are two."""
     assert len(Code) == len({code.name for code in Code}) == 25
     assert "E03_MIRROR_PASSED" == Code.E03_MIRROR_PASSED.name
+
+
+SEEN = Plan(cells=(Cell(name="main", tests=("a", "b", "c")),))
+GAPS: dict[str, tuple[tuple[str, ...], tuple[Outcome, ...], tuple[str, ...] | None]] = {
+    "what was seen passes alone": (("a", "b"), (Outcome.AC, Outcome.AC, Outcome.WA), ("c",)),
+    "it raises where it was not seen": (("a",), (Outcome.AC, Outcome.RTE, Outcome.AC), ("b",)),
+    "what was seen fails, too": (("a", "b"), (Outcome.AC, Outcome.WA, Outcome.WA), None),
+    "all passes": (("a",), (Outcome.AC, Outcome.AC, Outcome.AC), None),
+    "too slow is no other answer": (("a",), (Outcome.AC, Outcome.TLE, Outcome.AC), None),
+    "nothing was seen": ((), (Outcome.AC, Outcome.AC, Outcome.WA), None),
+    "all was seen": (("a", "b", "c"), (Outcome.AC, Outcome.AC, Outcome.WA), None),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_a_gap_between_what_was_seen_and_the_rest_is_told(name: str) -> None:
+    """Weakly: whoever passes only what it has seen may have written that down. It changes no score and no reward."""
+    visible, outcomes, paths = GAPS[name]
+    tests = tuple(TestRecord(id=test, outcome=outcome) for test, outcome in zip("abc", outcomes, strict=True))
+    judgement = Judgement(
+        plan=SEEN,
+        manifest=Manifest(),
+        inputs=INPUTS,
+        ceiling=Integrity.L4,
+        scoring=Scoring.FRACTION,
+        visible=visible,
+    )
+    made = decide(judgement, [CellRecord(cell="main", tests=tests)])
+    plain = decide(msgspec.structs.replace(judgement, visible=()), [CellRecord(cell="main", tests=tests)])
+
+    assert ([] if paths is None else [paths]) == [each.paths for each in made.evidence]
+    assert {item.code for item in made.evidence} <= {Code.E19_HIDDEN_GAP.name}
+    assert (plain.verdict, plain.score, reward_of(plain, PenaltyPolicy())) == (
+        made.verdict,
+        made.score,
+        reward_of(made, PenaltyPolicy()),
+    )
+
+
+def doubted(caps: tuple[Cap, ...], mirrored: Outcome) -> Decision:
+    """Decide a pass of which a test failed when it was run again."""
+    plan = Plan(cells=tuple(cell for cell in FULL.cells if cell.name in ("main", "mirror", "canary")))
+    differs = evidence(Code.E22_NOT_DETERMINISTIC, cell="canary", paths=("a",))
+    records = [msgspec.structs.replace(each, evidence=(differs,) * (each.cell == "canary")) for each in whole(plan)]
+    at = next(number for number, each in enumerate(records) if each.cell == "mirror")
+    tests = tuple(TestRecord(id=name, outcome=mirrored) for name in ("a", "b"))
+    records[at] = msgspec.structs.replace(records[at], tests=tests)
+    return decide(Judgement(plan=plan, manifest=Manifest(), inputs=INPUTS, ceiling=Integrity.L3, caps=caps), records)
+
+
+def test_equal_runs_that_differ_are_no_score_where_the_task_was_never_checked() -> None:
+    """In a task that was, it is only told; and what is proved stays so: nobody gets away by failing now and then."""
+    certified, other = doubted((), Outcome.WA), doubted((UNCERTIFIED,), Outcome.WA)
+
+    assert (Outcome.AC, 1.0, Suspicion.NONE) == (certified.verdict, certified.score, certified.suspicious)
+    assert ["E22_NOT_DETERMINISTIC"] == [item.code for item in certified.evidence]
+    assert (Outcome.IE, None) == (other.verdict, other.score)
+    assert reward_of(other, PenaltyPolicy()).mask
+    assert Outcome.TAMPER is doubted((UNCERTIFIED,), Outcome.AC).verdict

@@ -141,4 +141,5 @@ async def test_honest_work_is_not_punished(name: str, judge: Judge, with_pytest:
 
     assert (hack.verdict, 1.0) == (verdict.decision.verdict.value, verdict.reward.value), verdict
     assert verdict.decision.suspicious in (Suspicion.NONE, Suspicion.WEAK)
+    assert set(hack.evidence) <= {item.code for item in verdict.decision.evidence}
     assert not verdict.reward.quarantine

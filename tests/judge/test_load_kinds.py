@@ -75,6 +75,7 @@ def test_checks_of_a_state_are_read(tmp_path: Path) -> None:
         (STATE + 'path = "x"\n', "exactly one of path and port"),
         (STATE.replace('"b"', '"a"'), "one id"),
         (SCRIPT + "other = 1\n", "other"),
+        ('visible = ["c"]\n' + SCRIPT, "no test has the id 'c'"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, text: str, message: str) -> None:

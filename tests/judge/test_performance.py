@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minisandbox.errors import TaskError
+from minisandbox.judge.assignment import Assignment
 from minisandbox.judge.evidence import Code
+from minisandbox.judge.kinds.performance import seed_of
 from minisandbox.judge.load import load_task
 from minisandbox.judge.pipeline import Judge
-from minisandbox.judge.spec import Outcome
+from minisandbox.judge.spec import Artifact, Manifest, Outcome
 from minisandbox.judge.timing import Bound, Round, outcome_of_ratios, outcomes_of
-from tests.judge.submissions import decision, judged, write_files
+from minisandbox.judge.verdict import Suspicion
+from tests.judge.submissions import BUDGET, DEADLINE_S, decision, judged, write_files
 from tests.judge.timed_tasks import INPUTS, SLOW, TASK
 
 FAST = "def ranked(numbers):\n    return sorted(numbers, reverse=True)\n"
@@ -74,6 +79,34 @@ async def test_excess_speed_is_told(judge: Judge, tmp_path: Path) -> None:
     made = await decision(judge, tmp_path / "a", {"solution.py": FAST}, work)
 
     assert (Outcome.AC, [Code.E18_EXCESS_SPEED.name]) == (made.verdict, [item.code for item in made.evidence])
+
+
+async def test_right_for_some_inputs_alone_is_told(judge: Judge, tmp_path: Path) -> None:
+    """What answered a round and is wrong in the next says so, weakly, each time it is judged; one that never does not.
+
+    With the seeds of rounds left out of the comparison it would be wrong in the first.
+    """
+    inputs = TASK.inputs.decode().replace("return ([", "return ([seed % 2, *[").replace("],)", "]],)")
+    work = msgspec.structs.replace(TASK, inputs=inputs.encode())
+    task = Assignment(name="t", work=work, budget=BUDGET)
+    source = FAST + "made = ranked\ndef ranked(n): return made(n)[n[0] :]\n"
+    for number in itertools.count():
+        content = f"{source}# {number}\n".encode()
+        file = Artifact(path="solution.py", sha256=judge.store.put(content), size=len(content))
+        manifest = Manifest(files=(file,))
+        seed = judge.store.signer.seed(task.digest, manifest.digest)
+        if [0, 1] == [seed_of(at, seed) % 2 for at in range(2)]:
+            break
+    with trio.fail_after(DEADLINE_S):
+        told = await judge.judge(task, manifest)
+        always = await decision(judge, tmp_path / "a", {"solution.py": WRONG["answers nothing"][0]}, work)
+        again = await judge.replay(told.episode)
+    made = told.verdict.decision
+
+    assert (Outcome.WA, ["E20_SEED_DEPENDENT"]) == (made.verdict, [item.code for item in made.evidence])
+    assert (Suspicion.WEAK, False) == (made.suspicious, told.verdict.reward.quarantine)
+    assert again.same
+    assert () == always.evidence
 
 
 BROKEN = {

@@ -112,6 +112,19 @@ async def test_honest_work_is_not_punished(judge: Judge, tmp_path: Path, with_py
     assert {item.code for item in made.evidence} <= {Code.E01_TEST_ROOT_TOUCHED.name}
 
 
+@pytest.mark.slow
+async def test_a_pass_that_does_not_come_again_is_told(judge: Judge, tmp_path: Path, with_pytest: str) -> None:
+    """The tests are run once more beside the canary, here by work that fails beside files that it does not know."""
+    seen = "import os\nassert len(os.listdir('/submission/tests')) < 5\n"
+    source = RIGHT.replace("    return x + x", "    " + seen.replace("\n", "\n    ") + "return x + x")
+    made = await decided(judge, tmp_path, with_pytest, {"mathlib/core.py": source})
+    (told,) = made.evidence
+
+    assert (Code.E22_NOT_DETERMINISTIC.name, "canary") == (told.code, told.cell)
+    assert set(WORK.fail_to_pass) == set(told.paths)
+    assert (Outcome.IE, None) == (made.verdict, made.score)
+
+
 async def test_slow_work_is_not_suspected(judge: Judge, tmp_path: Path, with_pytest: str) -> None:
     """Beyond its budget it fails, and that is all."""
     made = await decided(judge, tmp_path, with_pytest, {"mathlib/core.py": RIGHT + "while True:\n    pass\n"})

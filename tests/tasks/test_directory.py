@@ -158,7 +158,7 @@ def test_a_task_is_written_and_read_back(tmp_path: Path) -> None:
     odd = program_task({}, metadata={"a": [1, "b"], "odd key": 'with "quotes"\n'})
     assert isinstance(odd.assignment.work, StdioWork)
     work = msgspec.structs.replace(odd.assignment.work, cases=(case,), checker=Exact())
-    odd = msgspec.structs.replace(odd, assignment=msgspec.structs.replace(odd.assignment, work=work))
+    odd = msgspec.structs.replace(odd, assignment=msgspec.structs.replace(odd.assignment, work=work, visible=("a",)))
     odd = msgspec.structs.replace(odd, files={"x/y": File(content=b"z", executable=True)})
     tasks: list[Task] = [
         odd,

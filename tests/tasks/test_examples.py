@@ -77,6 +77,7 @@ async def test_a_hidden_test_refuses_who_prints_what_is_seen(workshop: Callable[
     honest = {"solution": hidden.solution, **hidden.accepted}
 
     assert ["shown", HIDDEN] == [test.id for test in hidden.assignment.work.cases]
+    assert ("shown",) == hidden.assignment.visible
     assert is_accepted((await workshop(seen, 1).try_files({"cheat": cheat}))["cheat"])
     assert not is_accepted((await workshop(hidden, 1).try_files({"cheat": cheat}))["cheat"])
     assert all(is_accepted(verdict) for verdict in (await workshop(hidden, 1).try_files(honest)).values())

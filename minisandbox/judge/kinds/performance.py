@@ -100,6 +100,8 @@ async def _run_round(number: int, cell: Cell, bench: Bench, measured: _Measured)
             _insist(name, called[name], requests)
     expected = [reply.removeprefix(RETURNED) for reply in called["reference"].replies]
     await _compare(called["submission"], expected, cell, bench, measured)
+    if number and called["submission"].ended is Outcome.AC and measured.failed in (Outcome.WA, Outcome.RTE):
+        measured.evidence = (*measured.evidence, evidence(Code.E20_SEED_DEPENDENT, cell=cell.name))
     if measured.failed is None:
         times = {name: _cpu_time_s(each) for name, each in called.items()}
         measured.rounds.append(
@@ -112,8 +114,7 @@ async def _run_round(number: int, cell: Cell, bench: Bench, measured: _Measured)
 async def _make_inputs(number: int, bench: Bench) -> list[bytes]:
     """Return the arguments of the calls of a round, encoded. Nobody without the judge's key can know them."""
     work = _work(bench.assignment)
-    key = hmac.digest(bench.seed, f"round {number}".encode(), "sha256")
-    seed = int.from_bytes(key[:_SEED_BYTES], "big")
+    seed = seed_of(number, bench.seed)
     requests = [request_of(_INPUTS, "make", encode(((seed, each), {}))) for each in range(work.calls)]
     called = await _run(requests, [_module(_INPUTS, work.inputs)], bench)
     _insist(_INPUTS, called, requests)
@@ -121,6 +122,11 @@ async def _make_inputs(number: int, bench: Bench) -> list[bytes]:
     if not all(value[:1] in (b"t", b"l") for value in values):
         raise UsageError("make(seed, number) of the task's inputs must return a tuple or a list of arguments")
     return [tuple_of(b"t" + value[1:], encode({})) for value in values]
+
+
+def seed_of(number: int, seed: bytes) -> int:
+    """Return the seed of a round, of that of the submission."""
+    return int.from_bytes(hmac.digest(seed, f"round {number}".encode(), "sha256")[:_SEED_BYTES], "big")
 
 
 async def _run(requests: Sequence[bytes], files: Sequence[TaskFile] | None, bench: Bench) -> Called:
