@@ -53,8 +53,8 @@ def rollout(state_dir: Path, tasks: Path, out: Path, *words: str) -> dict[str, A
 
 @contextlib.contextmanager
 def begun(state_dir: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Begin a run for the block."""
-    command = [*COMMAND, *agreeing(["rollout", *map(str, words)])]
+    """Begin a run for the block. It heeds signals also where these tests run in the background and SIGINT is ignored."""
+    command = ["env", "--default-signal=INT,TERM", *COMMAND, *agreeing(["rollout", *map(str, words)])]
     with subprocess.Popen(
         command, env=environment(state_dir), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
