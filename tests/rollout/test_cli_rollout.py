@@ -53,7 +53,7 @@ def rollout(state_dir: Path, tasks: Path, out: Path, *words: str) -> dict[str, A
 
 @contextlib.contextmanager
 def begun(state_dir: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Begin a run for the block. It heeds signals also where these tests run in the background and SIGINT is ignored."""
+    """Begin a run for the block; it heeds SIGINT also where these tests run in the background."""
     command = ["env", "--default-signal=INT,TERM", *COMMAND, *agreeing(["rollout", *map(str, words)])]
     with subprocess.Popen(
         command, env=environment(state_dir), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
