@@ -158,10 +158,10 @@ def test_the_second_interrupt_or_a_term_ends_at_once(
             assert time.monotonic() < deadline
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
-        for number in numbers:
+        for at, number in enumerate(numbers, 1):
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0 if number is not numbers[-1] else PATIENCE_S)
+                process.wait(1.0 if at < len(numbers) else PATIENCE_S)
         stdout, _ = process.communicate(timeout=PATIENCE_S)
 
     assert 128 + numbers[0] == process.returncode
