@@ -417,7 +417,8 @@ async def test_sandboxes_together_leave_reserved_memory_alone(state_dir: Path) -
 
     Whoever is killed for it did not reach his own limit: that is our failure and no result of the program.
     """
-    whole = LoadMeter(detect_layout()).memory_bytes()
+    with contextlib.closing(LoadMeter(detect_layout())) as meter:
+        whole = meter.memory_bytes()
     hog = "head -c 120M /dev/zero | tail -c 120M | (sleep 1; wc -c)"
     limits = Limits(memory_bytes=700 << 20, wall_time_s=60, stdout_bytes=None)
     ended: list[str] = []

@@ -13,6 +13,9 @@ from minisandbox.errors import BusyError, StartError
 from minisandbox.kernel.launcher import Launcher, step_deadline
 from minisandbox.kernel.protocol import RecordKind, Request, stage_name
 
+_ENDING_S, _AGAIN_S = 5.0, 0.002
+"""How long the end of a process that copied may take, and how often it is looked for."""
+
 _COPIES = itertools.count(1 << 31)
 """Numbers of copies. Sandboxes have lower ones for a long time."""
 
@@ -64,7 +67,19 @@ async def copy_layers(
         raise StartError("cannot copy what a sandbox wrote", stage_name(record.stage), record.error)
     disk_fd = launcher.take_opened(number)
     try:
-        return disk_fd, await seal_disk(launcher, 0, number, disk_fd)
+        return disk_fd, await _seal_copy(launcher, number, disk_fd)
     except BaseException:
         os.close(disk_fd)
         raise
+
+
+async def _seal_copy(launcher: Launcher, number: int, disk_fd: int) -> int:
+    """Do as `seal_disk` for a copy: what keeps it busy is the process that made it, which is ending."""
+    patience = trio.current_time() + _ENDING_S
+    while True:
+        try:
+            return await seal_disk(launcher, 0, number, disk_fd)
+        except BusyError:
+            if trio.current_time() > patience:
+                raise
+            await trio.sleep(_AGAIN_S)

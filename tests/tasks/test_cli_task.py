@@ -15,7 +15,9 @@ def test_sets_are_listed(state_dir: Path) -> None:
     """Those that there are, with the packages that they need."""
     shown = json_of(minisandbox(state_dir, "task", "list", "--json"))
 
-    assert {"humaneval": 164, "exercises": 299} == {row["name"]: row["tasks"] for row in shown["sets"]}
+    assert {"humaneval": 164, "exercises": 299, "repositories": 60} == {
+        row["name"]: row["tasks"] for row in shown["sets"]
+    }
 
 
 def test_a_task_is_shown_without_its_answers(state_dir: Path, tmp_path: Path) -> None:
