@@ -271,9 +271,9 @@ def test_the_load_of_this_host_can_be_read() -> None:
     with contextlib.closing(LoadMeter(detect_layout())) as meter:
         load = meter.look()
 
-    assert 0 < load.available_bytes <= meter.memory_bytes()
-    assert 0 < load.free_processes <= meter.processes()
-    assert load.free_descriptors > 0
+        assert 0 < load.available_bytes <= meter.memory_bytes()
+        assert 0 < load.free_processes <= meter.processes()
+        assert load.free_descriptors > 0
 
 
 def test_a_look_for_which_there_is_no_descriptor_says_so() -> None:
@@ -355,6 +355,7 @@ async def test_more_memory_than_the_host_has_is_refused(supervisor: Supervisor) 
     assert (1 << 48, 0, 0) == (caught.value.asked, supervisor.live, supervisor.queue.books.booked.sandboxes)
 
 
+@pytest.mark.requires_root
 async def test_a_fork_that_does_not_fit_is_refused_whole(state_dir: Path) -> None:
     """Whoever holds some and waits for more could wait for ever; afterwards one that fits works."""
     async with minisandbox.open_supervisor(state_dir=state_dir, max_sandboxes=4, self_test=False) as supervisor:
