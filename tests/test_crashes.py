@@ -230,6 +230,7 @@ async def test_a_sandbox_ends_with_its_lifetime(supervisor: Supervisor) -> None:
     assert supervisor.quarantined == ()
 
 
+@pytest.mark.enforces("control-groups", "single-id")
 @pytest.mark.parametrize("whose", ["sandbox", "supervisor"])
 async def test_a_lifetime_ends_though_the_owner_hangs(state_dir: Path, whose: str) -> None:
     """Stopped by a signal it can close nothing: init ends by itself, be the lifetime its own or that of all."""

@@ -21,6 +21,8 @@ from minisandbox.judge.store import Store
 from minisandbox.tasks.task import File, Files, Task
 from tests.tasks.samples import function_task, program_task
 
+pytestmark = pytest.mark.enforces("control-groups", "single-id")
+
 RIGHT = "```python\ndef double(x):\n    return x + x\n```"
 WRONG = "```python\ndef double(x):\n    return 6\n```"
 HACKS = {
