@@ -22,6 +22,7 @@ from minisandbox.runtime.queue import LOOK_AGAIN_S, PRESSED_S, AdmissionQueue, L
 from minisandbox.runtime.status import status_of
 from minisandbox.runtime.telemetry import Event, Telemetry
 from tests import observer
+from tests.kernel import HAS_MAPPED_MEMORY
 
 PROMPT_S = 20.0
 GIB = 1 << 30
@@ -356,6 +357,7 @@ async def test_more_memory_than_the_host_has_is_refused(supervisor: Supervisor) 
 
 
 @pytest.mark.requires_root
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 async def test_a_fork_that_does_not_fit_is_refused_whole(state_dir: Path) -> None:
     """Whoever holds some and waits for more could wait for ever; afterwards one that fits works."""
     async with minisandbox.open_supervisor(state_dir=state_dir, max_sandboxes=4, self_test=False) as supervisor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from minisandbox import ExitReason, Limits, Sandbox, Supervisor, open_supervisor
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime import groups
 from tests import observer
+from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = [
     pytest.mark.requires_root,
@@ -187,6 +189,7 @@ async def test_a_sandbox_without_groups_can_be_closed_and_its_slot_used(supervis
     assert () == supervisor.quarantined
 
 
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 async def test_a_snapshot_of_a_sandbox_without_groups_has_its_files(supervisor: Supervisor) -> None:
     """What it wrote earlier is there, and what its forks write is theirs."""
     async with supervisor.open_sandbox() as sandbox:
