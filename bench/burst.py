@@ -162,7 +162,7 @@ def probe(cores: set[int], seconds: float) -> list[float]:
     late_s = []
     until = time.perf_counter() + seconds
     while (begun := time.perf_counter()) < until:
-        time.sleep(PROBE_S)
+        time.sleep(PROBE_S)  # how late it ends is what is measured
         late_s.append(time.perf_counter() - begun - PROBE_S)
     return late_s
 
