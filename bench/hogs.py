@@ -33,6 +33,7 @@ class Hog:
     """Python."""
 
 
+# Whoever has all that it can get sleeps with it in its hands, until it is killed.
 HOGS = (
     Hog("nothing", "import time; time.sleep(60)"),
     Hog("fork bomb", "import os\nwhile True:\n try: os.fork()\n except OSError: pass"),
