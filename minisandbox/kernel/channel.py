@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 
 import trio
@@ -34,6 +35,13 @@ class Channel:
     def closed(self) -> bool:
         """True once `close` was called."""
         return self.fd < 0
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the other side is gone by now, as the kernel says it; it may have said something before it went."""
+        poll = select.poll()
+        poll.register(self.fd, 0)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close our end; init and launcher take that as the order to end."""

@@ -92,8 +92,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
 
     @property
     def usable(self) -> bool:
-        """Whether commands can be run."""
-        return self._broken is None and not self._channel.closed
+        """Whether commands can be run: asked of the kernel, since an end may not have been read yet."""
+        return self._broken is None and not self._channel.closed and not self._channel.hung_up
 
     # ---- what users call
 
