@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from minisandbox.cli.options import add_debug_option, add_degrade_option, state_dir
 from minisandbox.cli.output import console_of, print_json
 from minisandbox.cli.signals import run_until_signal
-from minisandbox.cli.tasks_shown import certificate_fields, finding_line, list_lines, show_lines, task_fields
+from minisandbox.cli.tasks_shown import (
+    certificate_fields,
+    checked_lines,
+    finding_line,
+    list_lines,
+    show_lines,
+    task_fields,
+)
 from minisandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -221,20 +228,24 @@ def serve_check(options: argparse.Namespace) -> int:
     """Check tasks, and write the certificates of those in directories."""
     if options.runs < 1:
         raise UsageError("--runs is 1 or more")
-    checked: list[tuple[str, Certificate]] = run_until_signal(partial(_check_all, options))
+    to_check, unfit = _to_check(options)  # what is malformed is told before anything is opened
+    checked: list[tuple[str, Certificate]] = run_until_signal(partial(_check_all, to_check, options))
     if options.json:
-        print_json({"tasks": [certificate_fields(name, certificate) for name, certificate in checked]})
+        tasks = [certificate_fields(name, certificate) for name, certificate in checked]
+        print_json({"tasks": tasks, "unfit": [{"name": item.name, "why": item.why} for item in unfit]})
     else:
-        good = sum(certificate.certified for _, certificate in checked)
-        print(f"{good} of {len(checked)} tasks are certified")
+        for line in checked_lines(checked, unfit):
+            print(line)
     return CERTIFIED if all(certificate.certified for _, certificate in checked) else REFUSED
 
 
-async def _check_all(options: argparse.Namespace) -> list[tuple[str, Certificate]]:
+async def _check_all(
+    to_check: list[tuple[Task, Path | None]], options: argparse.Namespace
+) -> list[tuple[str, Certificate]]:
     from minisandbox.runtime.opening import open_supervisor
     from minisandbox.tasks.certified import write_certificate
 
-    checked, to_check = [], _to_check(options)  # what is malformed is told before anything is opened
+    checked = []
     place = state_dir(options)
     async with open_supervisor(state_dir=place, max_sandboxes=16, degrade=options.degrade) as supervisor:
         for task, path in to_check:
@@ -245,15 +256,16 @@ async def _check_all(options: argparse.Namespace) -> list[tuple[str, Certificate
     return checked
 
 
-def _to_check(options: argparse.Namespace) -> list[tuple[Task, Path | None]]:
+def _to_check(options: argparse.Namespace) -> tuple[list[tuple[Task, Path | None]], list[Unfit]]:
     from minisandbox.tasks.directory import load_task_directory
     from minisandbox.tasks.sets.unfit import Unfit
     from minisandbox.tasks.source import directories, is_directory, open_tasks
 
     if is_directory(options.source):
-        return [(load_task_directory(path), path) for path in directories(Path(options.source))[: options.limit]]
+        return [(load_task_directory(path), path) for path in directories(Path(options.source))[: options.limit]], []
     items = list(open_tasks(options.source))[: options.limit]
-    return [(item, None) for item in items if not isinstance(item, Unfit)]
+    tasks: list[tuple[Task, Path | None]] = [(item, None) for item in items if not isinstance(item, Unfit)]
+    return tasks, [item for item in items if isinstance(item, Unfit)]
 
 
 async def _check_one(task: Task, path: Path | None, supervisor: Supervisor, options: argparse.Namespace) -> Certificate:

@@ -78,3 +78,15 @@ def finding_line(finding: Finding) -> Text:
 def certificate_fields(name: str, certificate: Certificate) -> dict[str, object]:
     """Return a certificate with the name of its task."""
     return {"name": name, "certificate": certificate}
+
+
+def checked_lines(checked: Sequence[tuple[str, Certificate]], unfit: Sequence[Unfit]) -> Iterator[str]:
+    """Yield what came of checking many: a line for each that is not certified, with why, then how many are."""
+    for name, certificate in checked:
+        failed = [finding for finding in certificate.findings if finding.status is Status.FAILED]
+        if not certificate.certified:
+            yield f"not certified: {name}: " + "; ".join(f"{each.id} {'; '.join(each.evidence)}" for each in failed)
+    for item in unfit:
+        yield f"unfit: {item.name}: {item.why}"
+    good = sum(certificate.certified for _, certificate in checked)
+    yield f"{good} of {len(checked)} tasks are certified" + (f", {len(unfit)} unfit" if unfit else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +19,7 @@ from minisandbox.kernel.protocol import Record, RecordKind, Request
 from minisandbox.runtime.slots import never
 
 if TYPE_CHECKING:
+    from minisandbox.runtime.options import Options
     from minisandbox.runtime.queue import Lease
     from minisandbox.runtime.sandbox import Sandbox
 
@@ -138,6 +140,15 @@ class Movable:
                 " memory; see `minisandbox doctor`"
             )
         return answer.fd
+
+    async def found(self) -> Options:
+        """Wait for what it is to start upon, hold that, and return what it is to be started with."""
+        sandbox = self._itself()
+        if sandbox.options.upon is not None:
+            layers = await sandbox.options.upon()
+            sandbox.layers = tuple(layer.hold() for layer in layers)
+            sandbox.options = replace(sandbox.options, layers=layers, upon=None)
+        return sandbox.options
 
     def leave_body(self, error: BrokenError | ClosedError) -> Sandbox:
         """Give up the body and return it as a sandbox of its own, to be closed. Commands end with the error."""

@@ -37,6 +37,7 @@ from minisandbox.kernel.protocol import LAYERS_MAX
 from minisandbox.runtime.change import Change, Changes
 from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
+from minisandbox.runtime.sealing import Sealing
 from minisandbox.runtime.slots import SlotPool
 from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot, shortened
 
@@ -83,10 +84,10 @@ class Branches:
         """Open `count` sandboxes for the block that begin as this one is now."""
         if count < 1:
             raise UsageError(f"cannot fork a sandbox into {count!r}; give at least 1")
+        await sandbox.settled()
         opened = trio.Event()
         try:
-            async with self._keep(sandbox, await self._seal(sandbox, opened)) as snapshot:
-                siblings = await self._open_all(replace(sandbox.options, layers=snapshot.layers), count)
+            siblings = await self._open_all(sandbox, count, opened)
         finally:
             opened.set()
         try:
@@ -157,7 +158,7 @@ class Branches:
         memory = sandbox.slot.give_memory()
         layer = SealedLayer(disk_fd, memory, self._slots.cleanup, directory, namespace_fd=namespace_fd)
         layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
-        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True, after=after)
+        self._spawn(partial(self._move_on, sandbox, tuple(each.hold() for each in layers)), after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
@@ -185,15 +186,11 @@ class Branches:
 
     # ---- moving
 
-    def _move(
-        self,
-        sandbox: Sandbox,
-        layers: Layers,
-        error: ClosedError,
-        *,
-        is_sealed: bool,
-        after: trio.Event | None = None,
-    ) -> Change:
+    async def _move_on(self, sandbox: Sandbox, layers: Layers) -> None:
+        self._move(sandbox, layers, ClosedError("the sandbox was sealed"), is_sealed=True)
+        await _release(layers)
+
+    def _move(self, sandbox: Sandbox, layers: Layers, error: ClosedError, *, is_sealed: bool) -> Change:
         """Begin to give a sandbox a new body upon these layers."""
         old = sandbox.leave_body(error)
         self._sandboxes[old.number] = old
@@ -201,7 +198,7 @@ class Branches:
         if options.lifetime_s is not None:
             options = replace(options, lifetime_s=max(0.001, sandbox.ends_at - time.monotonic()))
         change = self.changes.begin(old, is_sealed)
-        self._spawn(partial(self._enter, sandbox, options, change), after)
+        self._spawn(partial(self._enter, sandbox, options, change))
         self._spawn(partial(self._close_old, change))
         return change
 
@@ -262,27 +259,35 @@ class Branches:
             await change.closed.wait()
             return await self._start(options)
 
-    async def _open_all(self, options: Options, count: int) -> list[Sandbox]:
-        opened: list[Sandbox] = []
+    async def _open_all(self, sandbox: Sandbox, count: int, opened: trio.Event) -> list[Sandbox]:
+        """Open siblings upon what a sandbox wrote, which is sealed while they begin; it goes on when they are there."""
+        siblings: list[Sandbox] = []
         failures: list[SandboxError] = []
+        sealing = Sealing()
+        options = replace(sandbox.options, layers=(), upon=sealing.layers)
 
         async def open_one(lease: Lease) -> None:
             try:
-                opened.append(await self._open(options, lease))
+                siblings.append(await self._open(options, lease))
             except SandboxError as error:
                 failures.append(error)
 
         leases = await self._admit(options, count)
         try:
-            async with trio.open_nursery() as nursery:
+            async with sealing, trio.open_nursery() as nursery:
                 for lease in leases:
                     nursery.start_soon(open_one, lease)
+                try:
+                    sealing.done(self._keep(sandbox, await self._seal(sandbox, opened)))
+                except SandboxError as error:
+                    failures.insert(0, error)
+                    nursery.cancel_scope.cancel()
             if failures:
                 raise failures[0]
         except BaseException:
-            await self._close_all(opened)
+            await self._close_all(siblings)
             raise
-        return opened
+        return siblings
 
     async def _close_all(self, sandboxes: list[Sandbox]) -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,13 +46,15 @@ class Options:
     """What the root file system was made of, if it was a snapshot."""
     layers: Layers = ()
     """What lies upon the root file system, top first; borrowed."""
+    upon: Callable[[], Awaitable[Layers]] | None = None
+    """Waits for those layers where they are only being made."""
     ahead: bool = False
     """Whether it is started ahead, for nobody yet."""
 
     @property
     def parkable(self) -> bool:
         """Whether it makes no difference when the sandbox was started."""
-        special = self.trace or self.layers or self.deterministic or self.disk is not Disk.MEMORY
+        special = self.trace or self.layers or self.upon or self.deterministic or self.disk is not Disk.MEMORY
         return self.lifetime_s is None and not special
 
     @property

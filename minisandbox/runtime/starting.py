@@ -109,6 +109,7 @@ class Starting(Templated):
         with theirs, engine.attempt() as attempt:
             sandbox = self._make_sandbox(place, slot, ours, options)
             try:
+                options = await sandbox.found()
                 asked_ns = time.monotonic_ns()
                 await self._ask(attempt, sandbox, theirs.fileno(), options)
                 theirs.close()  # or the end of init could not be seen on ours

@@ -7,6 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from minisandbox.cli.tasks_shown import checked_lines
+from minisandbox.judge.spec import Integrity
+from minisandbox.tasks.certificate import Finding, Status, certificate_of
+from minisandbox.tasks.sets.unfit import Unfit
 from tests.cli import json_of, minisandbox
 from tests.tasks.samples import write, write_function_task
 
@@ -78,6 +82,24 @@ def test_a_task_that_fails_is_reported_and_not_certified(state_dir: Path, tmp_pa
     assert not certificate["certified"]
     assert "failed" == {finding["id"]: finding["status"] for finding in certificate["findings"]}["T01"]
     assert not msgspec.json.decode((folder / "certificate.json").read_bytes())["certified"]
+
+
+def test_what_of_many_is_not_certified_is_named_at_the_end() -> None:
+    """With what failed of it; and what of a set is no task at all."""
+    findings = [
+        Finding(id="T01", rule="it passes", status=Status.FAILED, evidence=("passed 3 times of 10",)),
+        Finding(id="T16", rule="nothing is told", status=Status.WARNED, evidence=("a line",)),
+    ]
+    checked = [
+        (name, certificate_of(task="t", rootfs="r", runs=10, integrity=Integrity.L4, findings=found))
+        for name, found in (("good", findings[1:]), ("bad", findings))
+    ]
+
+    assert [
+        "not certified: bad: T01 passed 3 times of 10",
+        "unfit: odd: it has no test",
+        "1 of 2 tasks are certified, 1 unfit",
+    ] == list(checked_lines(checked, [Unfit(name="odd", why="it has no test")]))
 
 
 @pytest.mark.slow
