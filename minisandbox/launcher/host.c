@@ -136,6 +136,7 @@ void host_make_workplace(const struct reporter *to)
 {
 	static const char *const options[][2] = { { "size", "1m" }, { "mode", "755" }, { NULL, NULL } };
 	static const char *const directories[] = { "/x/up", "/x/l", "/x/plain" };
+	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
 	char name[16];
 	cleanup_fd int workplace = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
 	if (workplace < 0 || mount_attach(workplace, AT_FDCWD, "/x") < 0)
@@ -148,6 +149,8 @@ void host_make_workplace(const struct reporter *to)
 		if (mkdir(name, 0755) < 0)
 			fail(to, STAGE_LAUNCHER_ROOT, i, errno);
 	}
+	if (sys_mount_setattr(workplace, "", AT_EMPTY_PATH, &read_only) < 0)
+		fail(to, STAGE_LAUNCHER_ROOT, -1, errno);
 }
 
 /* Do without what is newer than Linux 6.1, as an older kernel would have to. */
