@@ -31,7 +31,7 @@ from minisandbox.judge.load import FILE_NAME as JUDGE_FILE
 from minisandbox.judge.load import assignment_of, load_task, work_of
 from minisandbox.tasks.calls import read_calls
 from minisandbox.tasks.tables import OwnTable, TaskTable
-from minisandbox.tasks.task import Agent, File, Files, Task
+from minisandbox.tasks.task import GENERATED_TESTS, Agent, File, Files, Task
 
 FILE_NAME = "task.toml"
 INSTRUCTION = "instruction.md"
@@ -149,6 +149,9 @@ def _refuse_contradictions(directory: Path, document: Document, table: TaskTable
     own = table.minisandbox
     if table.version is not None and table.schema_version is not None and table.version != table.schema_version:
         raise document.error(("version",), "version and schema_version differ")
+    generated = table.metadata.get(GENERATED_TESTS, [])
+    if not isinstance(generated, list) or not all(isinstance(name, str) for name in generated):
+        raise document.error(("metadata", GENERATED_TESTS), f"{GENERATED_TESTS}: a list of ids of tests")
     says_where = "environment" in tomllib.loads(document.text).get("minisandbox", {})
     if (directory / "environment" / "Dockerfile").exists() and not says_where:
         raise document.error(
