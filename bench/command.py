@@ -33,7 +33,7 @@ def parser_of(description: str | None, examples: str, quick: str) -> argparse.Ar
 def run_benchmark(
     options: argparse.Namespace,
     measure: Callable[[], Awaitable[R]],
-    show: Callable[[R], None],
+    show: Callable[[Console, R], None],
     draw: Callable[[R, Path], None],
 ) -> int:
     """Measure, print, write what was asked for, and return the exit code."""
@@ -44,7 +44,7 @@ def run_benchmark(
         print(f"bench: {first_of(failed)}", file=sys.stderr)
     if report is None:
         return 1
-    show(report)
+    show(console(), report)
     if options.json:
         options.json.write_bytes(msgspec.json.encode(report))
     if options.plot:

@@ -13,7 +13,7 @@ import pytest
 from bench.judge import AT_ONCE, LABELS
 from bench.judge_report import JUDGE_GOALS, KINDS, JudgeReport
 from bench.report import Goal
-from bench.state_report import Timed
+from bench.samples import Timed
 from bench.tools import Rate
 from tests.test_bench import MACHINE
 from tests.test_bench_state import table

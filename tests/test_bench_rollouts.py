@@ -23,7 +23,7 @@ from bench.rollouts_report import (
     places_of,
     slow_text,
 )
-from bench.state_report import Timed
+from bench.samples import Timed
 from bench.tools import Rate
 from tests.test_bench import MACHINE
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from bench.report import Goal
-from bench.state_report import STATE_GOALS, Curve, StateReport, Timed, curve_sets, size_text
+from bench.samples import Timed
+from bench.state_report import STATE_GOALS, Curve, StateReport, curve_sets, size_text
 from tests.kernel import HAS_MAPPED_MEMORY
 from tests.test_bench import MACHINE
 
