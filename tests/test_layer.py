@@ -293,12 +293,6 @@ def test_tree_with_something_mounted_inside_is_no_layer(tmp_path: Path) -> None:
     assert errno.EXDEV == caught.value.errno
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
 def _hello(top: Path) -> None:
     (top / "hello").write_bytes(b"hello\n")
 

@@ -25,12 +25,6 @@ CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00" + "\x00" * 12
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
 def canary(tmp_path: Path) -> Path:
     """A directory of the host with one file, which must stay as it is."""
     place = tmp_path / "canary"
