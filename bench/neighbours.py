@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minisandbox
+from bench.burst import quantile
 from bench.command import parser_of, run_benchmark
 from bench.hogs import HOGS, LIMITS, Hog
 from bench.samples import Machine, look_at_machine
@@ -71,11 +72,6 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
             if effect.ratio(0.5) > P50_BOUND
         ]
         return wrong + slow
-
-
-def quantile(samples: Sequence[float], fraction: float) -> float:
-    """Return the value that this fraction of the samples does not exceed."""
-    return sorted(samples)[min(len(samples) - 1, int(fraction * len(samples)))]
 
 
 async def measure(sandboxes: int, rounds: int, hogs: Sequence[Hog] = HOGS) -> Neighbours:

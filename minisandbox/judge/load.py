@@ -168,7 +168,7 @@ def read_tree(top: Path) -> tuple[TaskFile, ...]:
             raise TaskError("neither a file nor a directory", path)
         if path.is_file():
             executable = bool(path.stat().st_mode & 0o111)
-            found.append(TaskFile(path=str(path.relative_to(top)), content=read_plain(path), executable=executable))
+            found.append(TaskFile(path=str(path.relative_to(top)), content=_read(path), executable=executable))
     return tuple(found)
 
 
@@ -191,9 +191,9 @@ def _stdio(table: StdioTable, directory: Path, document: Document) -> StdioWork:
         if needs_answers and path.stem not in answers:
             raise TaskError(f"there is no {path.stem}.ans beside it, which its output is compared with", path)
         answer = answers.pop(path.stem, None)
-        content = b"" if answer is None else read_plain(answer)
+        content = b"" if answer is None else _read(answer)
         cases.append(
-            TestCase(id=path.stem, input=read_plain(path), answer=content, files=_files(path.with_suffix(".files")))
+            TestCase(id=path.stem, input=_read(path), answer=content, files=_files(path.with_suffix(".files")))
         )
     if answers:
         raise TaskError("there is no input of that name beside it", min(answers.values()))
@@ -203,13 +203,11 @@ def _stdio(table: StdioTable, directory: Path, document: Document) -> StdioWork:
 def _files(directory: Path) -> dict[str, bytes]:
     """Return the files below a directory, which need not be there."""
     paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
-    return {str(path.relative_to(directory)): read_plain(path) for path in paths}
+    return {str(path.relative_to(directory)): _read(path) for path in paths}
 
 
 def _program(table: ProgramTable, directory: Path) -> Program:
-    return Program(
-        source=read_plain(_inside(directory, table.file)), language=table.language, convention=table.convention
-    )
+    return Program(source=_read(_inside(directory, table.file)), language=table.language, convention=table.convention)
 
 
 def _function(table: FunctionTable, document: Document) -> FunctionWork:
@@ -237,7 +235,7 @@ def _function(table: FunctionTable, document: Document) -> FunctionWork:
 def _performance(table: PerformanceTable, directory: Path, document: Document) -> PerformanceWork:
     if not table.bounds or len({bound.id for bound in table.bounds}) != len(table.bounds):
         raise document.error(("performance", "bounds"), "there is no test: no bounds, or two have one id")
-    sources = {name: read_plain(_inside(directory, getattr(table, name))) for name in ("reference", "inputs")}
+    sources = {name: _read(_inside(directory, getattr(table, name))) for name in ("reference", "inputs")}
     return PerformanceWork(**{**msgspec.structs.asdict(table), **sources})
 
 
@@ -249,7 +247,11 @@ def _inside(directory: Path, name: str) -> Path:
     return path
 
 
-def read_plain(path: Path, most_bytes: int = MAX_TEST_BYTES) -> bytes:
+def _read(path: Path) -> bytes:
+    return read_plain(path, MAX_TEST_BYTES)
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
     """Return a plain file, and wait for nothing. Raises TaskError for anything else, and for one that is larger."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
