@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 import trio
+from rich.console import Console
 from rich.table import Table
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark
+from bench.command import parser_of, run_benchmark
 from bench.samples import Machine, look_at_machine
 from minisandbox import Supervisor
 
@@ -167,7 +168,7 @@ def probe(cores: set[int], seconds: float) -> list[float]:
     return late_s
 
 
-def show(report: Burst) -> None:
+def show(console: Console, report: Burst) -> None:
     """Print what came of it."""
     waits_s = [each.open_s for each in report.burst]
     moved = max((abs(each.opened_as - place) for place, each in enumerate(report.burst)), default=0)
@@ -185,7 +186,7 @@ def show(report: Burst) -> None:
     for name, late_s in report.late_s.items():
         shown = (quantile(late_s, 0.5), quantile(late_s, 0.99), max(late_s))
         table.add_row(name, *(f"{each * 1e3:.2f} ms" for each in shown), str(len(late_s)))
-    console().print(table)
+    console.print(table)
     for text in report.failed[:5]:
         print(f"failed: {text}")
 

@@ -15,6 +15,7 @@ from rich.progress import track
 
 import minisandbox
 from bench.tools import BenchError
+from minisandbox.errors import leaves_of
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -33,7 +34,7 @@ def parser_of(description: str | None, examples: str, quick: str) -> argparse.Ar
 def run_benchmark(
     options: argparse.Namespace,
     measure: Callable[[], Awaitable[R]],
-    show: Callable[[R], None],
+    show: Callable[[Console, R], None],
     draw: Callable[[R, Path], None],
 ) -> int:
     """Measure, print, write what was asked for, and return the exit code."""
@@ -41,10 +42,10 @@ def run_benchmark(
     try:
         report = trio.run(measure)
     except* (minisandbox.SandboxError, BenchError) as failed:
-        print(f"bench: {first_of(failed)}", file=sys.stderr)
+        print(f"bench: {leaves_of(failed)[0]}", file=sys.stderr)
     if report is None:
         return 1
-    show(report)
+    show(console(), report)
     if options.json:
         options.json.write_bytes(msgspec.json.encode(report))
     if options.plot:
@@ -55,14 +56,6 @@ def run_benchmark(
 def console() -> Console:
     """Return where reports go: as wide as the terminal, and wide enough for all columns elsewhere."""
     return Console(width=None if sys.stdout.isatty() else 140)
-
-
-def first_of(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """Return the first exception in a group of groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def with_bar(steps: Sequence[int], text: str) -> Iterable[int]:

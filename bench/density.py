@@ -25,7 +25,7 @@ import psutil
 import trio
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark, with_bar
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.density_memory import Counts, Memory, count_everything, look_at_memory
 from bench.density_report import DensityReport, Level, print_density
 from bench.launch import installed
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     effort = QUICK if options.quick else FULL
     effort = Effort(options.levels or effort.levels, options.runs or effort.runs, effort.warm_up, effort.seconds)
-    return run_benchmark(options, partial(measure_all, effort, options.state_dir), show, draw_lazily)
+    return run_benchmark(options, partial(measure_all, effort, options.state_dir), print_density, draw_lazily)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -81,11 +81,6 @@ def levels(text: str) -> tuple[int, ...]:
     if not numbers or numbers[0] < 1 or numbers[-1] > LEVELS_MAX:
         raise argparse.ArgumentTypeError(f"numbers from 1 to {LEVELS_MAX:,}, with commas between them")
     return tuple(numbers)
-
-
-def show(report: DensityReport) -> None:
-    """Print what a person reads."""
-    print_density(console(), report)
 
 
 def draw_lazily(report: DensityReport, file: Path) -> None:

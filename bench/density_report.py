@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import statistics
+from collections.abc import Callable
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from bench.density_memory import Counts, Memory
-from bench.report import Goal, empty_table
-from bench.samples import Machine
+from bench.report import Goal, empty_table, print_measurement
+from bench.samples import Machine, quantile
 from bench.tools import Rate
 from minisandbox.kernel.capacity import Ceiling
 
@@ -45,8 +45,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     def quantile(self, key: str, fraction: float) -> float:
         """Return the time that this fraction of the starts kept within, in seconds. Raises KeyError if not measured."""
-        times = sorted(self.latency_s[key])
-        return times[math.ceil(fraction * len(times)) - 1]
+        return quantile(self.latency_s[key], fraction)
 
     def each(self, name: str) -> float:
         """Return KiB of one part for each sandbox."""
@@ -90,6 +89,9 @@ class DensityReport(msgspec.Struct, frozen=True, kw_only=True):
         return {name: after[name] - before[name] for name in before}
 
 
+Rows = Callable[[DensityReport], list[tuple[str, list[str]]]]
+"""Returns the rows of a table by their names, with a figure for each level."""
+
 DENSITY_GOALS: tuple[Goal[DensityReport], ...] = (
     Goal("memory of each of the most", lambda report: report.top.memory.total / report.top.live / KIB, 700, unit="KiB"),
     Goal("descriptors, each of the most", lambda report: max(report.top.fds.values()) / report.top.live, 1.5, unit=""),
@@ -102,31 +104,20 @@ DENSITY_GOALS: tuple[Goal[DensityReport], ...] = (
 
 def print_density(console: Console, report: DensityReport) -> None:
     """Print everything that was measured, and what it means for the goals."""
-    console.print(f"[dim]{report.machine}[/]")
-    if report.machine.load_1min > 0.5:
-        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
-    console.print(memory_table(report), latency_table(report), rate_table(report), step_table(report))
     first = report.capacity[0]
-    console.print(
-        f"comes first       {first.name}: {first.limit:,}, {first.used:,} used, so {first.allows:,} sandboxes"
+    shown: tuple[RenderableType, ...] = (
+        *(levels_table(report, title, rows) for title, rows in TABLES),
+        f"comes first       {first.name}: {first.limit:,}, {first.used:,} used, so {first.allows:,} sandboxes",
+        f"closed            in {report.close_s:.1f} s, and gone {report.settle_s:.1f} s later",
+        f"more than before  {', '.join(f'{value:,} {name}' for name, value in report.left().items())}",
     )
-    console.print(f"closed            in {report.close_s:.1f} s, and gone {report.settle_s:.1f} s later")
-    console.print(f"more than before  {', '.join(f'{value:,} {name}' for name, value in report.left().items())}")
-    for key, reason in report.skipped.items():
-        console.print(f"[yellow]skipped[/]       {key}: {reason}")
-    for goal in DENSITY_GOALS:
-        console.print(goal.line(report))
+    print_measurement(console, report, DENSITY_GOALS, shown, skipped=report.skipped)
 
 
-def levels_table(report: DensityReport, title: str) -> Table:
+def levels_table(report: DensityReport, title: str, rows: Rows) -> Table:
     """Return a table with a column for each level."""
-    return empty_table(title, (f"{level.live:,}" for level in report.levels))
-
-
-def memory_table(report: DensityReport) -> Table:
-    """Where the memory is."""
-    table = levels_table(report, "KiB for each sandbox, by the number live")
-    for name, figures in memory_rows(report):
+    table = empty_table(f"{title}, by the number live", (f"{level.live:,}" for level in report.levels))
+    for name, figures in rows(report):
         table.add_row(name, *figures)
     return table
 
@@ -148,16 +139,8 @@ def memory_rows(report: DensityReport) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def latency_table(report: DensityReport) -> Table:
-    """Times of one start after the other beside those that live."""
-    table = levels_table(report, "one at a time, p50 and p99 in milliseconds, by the number live")
-    for name, figures in latency_rows(report):
-        table.add_row(name, *figures)
-    return table
-
-
 def latency_rows(report: DensityReport) -> list[tuple[str, list[str]]]:
-    """Return medians and tails of each subject."""
+    """Return medians and tails of one start after the other beside those that live, of each subject."""
     return [
         (
             LABELS[key],
@@ -167,32 +150,25 @@ def latency_rows(report: DensityReport) -> list[tuple[str, list[str]]]:
     ]
 
 
-def rate_table(report: DensityReport) -> Table:
-    """Starts a second."""
-    table = levels_table(report, "starts a second with several at once, by the number live")
-    for name, figures in rate_rows(report):
-        table.add_row(name, *figures)
-    return table
-
-
 def rate_rows(report: DensityReport) -> list[tuple[str, list[str]]]:
-    """Return the rate of each subject."""
+    """Return the starts a second of each subject."""
     rates = [(key, [level.rates[key] for level in report.levels]) for key in report.top.rates]
     return [(LABELS[key], [f"{rate.starts / rate.seconds:,.0f}" for rate in each]) for key, each in rates]
 
 
-def step_table(report: DensityReport) -> Table:
-    """Where the time of a start goes."""
-    table = levels_table(report, "each step, median in microseconds, by the number live")
-    for name, figures in step_rows(report):
-        table.add_row(name, *figures)
-    return table
-
-
 def step_rows(report: DensityReport) -> list[tuple[str, list[str]]]:
-    """Return the median of each step."""
+    """Return the median of each step: where the time of a start goes."""
     return [
         (name, [f"{statistics.median(level.steps_s[name]) * 1e6:,.0f}" for level in report.levels])
         for name in report.top.steps_s
         if all(name in level.steps_s for level in report.levels)
     ]
+
+
+TABLES: tuple[tuple[str, Rows], ...] = (
+    ("KiB for each sandbox", memory_rows),
+    ("one at a time, p50 and p99 in milliseconds", latency_rows),
+    ("starts a second with several at once", rate_rows),
+    ("each step, median in microseconds", step_rows),
+)
+"""In the order in which they are printed."""

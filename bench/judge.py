@@ -17,10 +17,9 @@ from pathlib import Path
 import trio
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark, with_bar
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.judge_report import KINDS, JudgeReport, print_judge
-from bench.samples import look_at_machine
-from bench.state_report import Timed
+from bench.samples import Timed, look_at_machine
 from bench.tools import Rate
 from minisandbox.judge.assignment import Assignment, FunctionWork, StdioWork, TestCase, Work, call
 from minisandbox.judge.bench import open_bench
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     runs = options.runs or (10 if options.quick else 300)
     seconds = 0.1 if options.quick else 1.5
-    return run_benchmark(options, partial(measure, runs, seconds), partial(print_judge, console()), draw)
+    return run_benchmark(options, partial(measure, runs, seconds), print_judge, draw)
 
 
 def draw(report: JudgeReport, file: Path) -> None:

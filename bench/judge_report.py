@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 from rich.console import Console
 
-from bench.report import Goal, empty_table
-from bench.samples import Machine
-from bench.state_report import Timed
-from bench.tools import Rate
+from bench.report import Goal, empty_table, milliseconds, print_measurement
+from bench.samples import Machine, Timed
+from bench.tools import Rate, per_second
 
 
 class JudgeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +29,7 @@ class JudgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def rate(self, kind: str, at_once: int) -> float:
         """Return verdicts in a second over all rounds."""
-        rates = self.rates[kind][at_once]
-        return sum(rate.starts for rate in rates) / sum(rate.seconds for rate in rates)
+        return per_second(self.rates[kind][at_once])
 
     def stages(self, kind: str) -> dict[str, float]:
         """Return the seconds of each stage of a verdict with its ingest, at the median."""
@@ -60,13 +58,9 @@ JUDGE_GOALS: tuple[Goal[JudgeReport], ...] = (
 
 def print_judge(console: Console, report: JudgeReport) -> None:
     """Print everything that was measured, and what it means for the goals."""
-    console.print(f"[dim]{report.machine}[/]")
-    if report.machine.load_1min > 0.5:
-        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
     times = empty_table("in milliseconds", ("p50", "p90", "p99", "n"))
     for timed in report.subjects.values():
-        quantiles = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
-        times.add_row(timed.label, *quantiles, str(len(timed.seconds)))
+        times.add_row(timed.label, *milliseconds(timed.seconds), str(len(timed.seconds)))
     places = sorted(next(iter(report.rates.values())))
     rates = empty_table("verdicts in a second, by the number at once", map(str, places))
     for kind in report.rates:
@@ -74,6 +68,4 @@ def print_judge(console: Console, report: JudgeReport) -> None:
     shares = empty_table("share of each stage, in %", report.shares(KINDS[0]))
     for kind in KINDS:
         shares.add_row(kind, *(f"{share:.0f}" for share in report.shares(kind).values()))
-    console.print(times, rates, shares)
-    for goal in JUDGE_GOALS:
-        console.print(goal.line(report))
+    print_measurement(console, report, JUDGE_GOALS, (times, rates, shares))

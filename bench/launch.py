@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark, with_bar
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.report import print_report
 from bench.samples import Report, Samples, look_at_machine
 from bench.tools import (
@@ -63,12 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     effort = QUICK if options.quick else FULL
     if options.runs:
         effort = Effort(options.runs, effort.warm_up, effort.rounds, effort.seconds)
-    return run_benchmark(options, partial(measure_all, effort, options.state_dir), show, draw_lazily)
-
-
-def show(report: Report) -> None:
-    """Print what a person reads."""
-    print_report(console(), report)
+    return run_benchmark(options, partial(measure_all, effort, options.state_dir), print_report, draw_lazily)
 
 
 def draw_lazily(report: Report, file: Path) -> None:

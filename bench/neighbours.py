@@ -15,10 +15,12 @@ from pathlib import Path
 
 import msgspec
 import trio
+from rich.console import Console
 from rich.table import Table
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark
+from bench.burst import quantile
+from bench.command import parser_of, run_benchmark
 from bench.hogs import HOGS, LIMITS, Hog
 from bench.samples import Machine, look_at_machine
 from minisandbox import Limits, Sandbox, Supervisor
@@ -70,11 +72,6 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
             if effect.ratio(0.5) > P50_BOUND
         ]
         return wrong + slow
-
-
-def quantile(samples: Sequence[float], fraction: float) -> float:
-    """Return the value that this fraction of the samples does not exceed."""
-    return sorted(samples)[min(len(samples) - 1, int(fraction * len(samples)))]
 
 
 async def measure(sandboxes: int, rounds: int, hogs: Sequence[Hog] = HOGS) -> Neighbours:
@@ -139,7 +136,7 @@ async def hogging(supervisor: Supervisor, hog: Hog) -> AsyncIterator[list[int]]:
         yield started
 
 
-def show(report: Neighbours) -> None:
+def show(console: Console, report: Neighbours) -> None:
     """Print what came of it."""
     table = Table(
         box=None, title=f"{report.sandboxes} sandboxes beside one hog; {report.machine}", title_justify="left"
@@ -154,7 +151,7 @@ def show(report: Neighbours) -> None:
             *(f"{quantile(effect.without_s, 0.99) * 1e3:.1f} ms", f"{quantile(effect.beside_s, 0.99) * 1e3:.1f} ms"),
             *(str(len(effect.wrong)), str(effect.hog_runs)),
         )
-    console().print(table)
+    console.print(table)
     for text in report.broken():
         print(f"not kept: {text}")
 

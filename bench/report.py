@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
-from bench.samples import Report
+from bench.samples import Machine, Report, quantile
 
 R = TypeVar("R")
+
+
+class Measured(Protocol):
+    """A report of any benchmark."""
+
+    @property
+    def machine(self) -> Machine:
+        """What the figures depend on."""
+
+
+M = TypeVar("M", bound=Measured)
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +76,27 @@ def faster_than(report: Report, peer: str) -> float:
 
 def print_report(console: Console, report: Report) -> None:
     """Print everything that was measured, and what it means for the goals."""
+    shown = (latency_table(report), throughput_table(report))
+    print_measurement(console, report, GOALS, shown, skipped=report.skipped)
+
+
+def print_measurement(
+    console: Console,
+    report: M,
+    goals: Iterable[Goal[M]],
+    shown: Iterable[RenderableType],
+    *,
+    skipped: Mapping[str, str] = NOTHING,
+) -> None:
+    """Print the machine, what is shown of the figures, what could not be measured and why, and each goal."""
     console.print(f"[dim]{report.machine}[/]")
     if report.machine.load_1min > 0.5:
         console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
-    console.print(latency_table(report), throughput_table(report))
-    for key, reason in report.skipped.items():
+    for each in shown:
+        console.print(each)
+    for key, reason in skipped.items():
         console.print(f"[yellow]skipped[/]       {key}: {reason}")
-    for goal in GOALS:
+    for goal in goals:
         console.print(goal.line(report))
 
 
@@ -83,12 +109,17 @@ def empty_table(title: str, headings: Iterable[str]) -> Table:
     return table
 
 
+def milliseconds(seconds: Sequence[float]) -> list[str]:
+    """Return median and tails of times, in milliseconds."""
+    return [f"{quantile(seconds, fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
+
+
 def latency_table(report: Report) -> Table:
     """Times of one start after the other."""
     table = empty_table("one at a time, in milliseconds", ("p50", "p90", "p99", "x bare", "n"))
     for key, samples in report.samples.items():
-        quantiles = [f"{samples.latency(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
-        table.add_row(samples.label, *quantiles, f"{report.ratio(key):.2f} x", str(len(samples.latency_s)))
+        times, number = milliseconds(samples.latency_s), len(samples.latency_s)
+        table.add_row(samples.label, *times, f"{report.ratio(key):.2f} x", str(number))
     return table
 
 

@@ -20,11 +20,10 @@ import psutil
 import trio
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark, with_bar
+from bench.command import parser_of, run_benchmark, with_bar
 from bench.rollouts_report import HAND, LABELS, LOOP, PLAIN, MemorySample, RolloutReport, Slow, print_rollouts
 from bench.rollouts_subjects import TURNS, Crowd, Stage, rate_of_plain
-from bench.samples import look_at_machine
-from bench.state_report import Timed
+from bench.samples import Timed, look_at_machine
 from bench.tools import BenchError, Rate
 
 EXAMPLES = """examples:
@@ -70,12 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where minisandbox keeps its rootfs")
     options = parser.parse_args(arguments)
     measure = partial(measure_all, QUICK if options.quick else FULL, options.state_dir)
-    return run_benchmark(options, measure, show, draw_lazily)
-
-
-def show(report: RolloutReport) -> None:
-    """Print what a person reads."""
-    print_rollouts(console(), report)
+    return run_benchmark(options, measure, print_rollouts, draw_lazily)
 
 
 def draw_lazily(report: RolloutReport, file: Path) -> None:

@@ -6,10 +6,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import Goal, empty_table
-from bench.samples import Machine
-from bench.state_report import Timed
-from bench.tools import Rate
+from bench.report import Goal, empty_table, milliseconds, print_measurement
+from bench.samples import Machine, Timed
+from bench.tools import Rate, per_second
 
 LOOP, HAND, PLAIN = "loop", "hand", "plain"
 LABELS = {
@@ -60,8 +59,7 @@ class RolloutReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def throughput(self, key: str, at_once: int) -> float:
         """Return the episodes a second over all rounds."""
-        rates = self.rates[key][at_once]
-        return sum(rate.starts for rate in rates) / sum(rate.seconds for rate in rates)
+        return per_second(self.rates[key][at_once])
 
     def turn_ratio(self) -> float:
         """Return a median turn of the loop as a multiple of one by hand."""
@@ -81,21 +79,15 @@ ROLLOUT_GOALS: tuple[Goal[RolloutReport], ...] = (
 
 def print_rollouts(console: Console, report: RolloutReport) -> None:
     """Print everything that was measured, and what it means for the goals."""
-    console.print(f"[dim]{report.machine}[/]")
-    if report.machine.load_1min > 0.5:
-        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
-    console.print(turns_table(report), rates_table(report))
-    console.print(slow_text(report))
-    for goal in ROLLOUT_GOALS:
-        console.print(goal.line(report))
+    shown = (turns_table(report), rates_table(report), slow_text(report))
+    print_measurement(console, report, ROLLOUT_GOALS, shown)
 
 
 def turns_table(report: RolloutReport) -> Table:
     """Times of one turn after the other."""
     table = empty_table("a turn that runs `true`, in milliseconds", ("p50", "p90", "p99", "n"))
     for key, timed in report.turns.items():
-        quantiles = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
-        table.add_row(LABELS[key], *quantiles, str(len(timed.seconds)))
+        table.add_row(LABELS[key], *milliseconds(timed.seconds), str(len(timed.seconds)))
     return table
 
 

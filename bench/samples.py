@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from bench.tools import Rate
+from bench.tools import Rate, per_second
 
 BASE = "bare"
 """The subject that all others are compared with."""
@@ -33,6 +34,22 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.cpu}, {self.cores} cores, {memory}, Linux {self.kernel}, Python {self.python}"
 
 
+def quantile(seconds: Sequence[float], fraction: float) -> float:
+    """Return the time that this fraction kept within: one that was measured."""
+    return sorted(seconds)[math.ceil(fraction * len(seconds)) - 1]
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """Every time that was measured of one subject."""
+
+    label: str
+    seconds: list[float]
+
+    def quantile(self, fraction: float) -> float:
+        """Return the time that this fraction kept within, in seconds."""
+        return quantile(self.seconds, fraction)
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured of one subject. `rates` holds one for each round, by the number at once."""
 
@@ -43,12 +60,11 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     def latency(self, fraction: float) -> float:
         """Return the time that this fraction of the starts kept within, in seconds."""
-        return sorted(self.latency_s)[math.ceil(fraction * len(self.latency_s)) - 1]
+        return quantile(self.latency_s, fraction)
 
     def throughput(self, at_once: int) -> float:
         """Return the starts in a second over all rounds."""
-        rates = self.rates[at_once]
-        return sum(rate.starts for rate in rates) / sum(rate.seconds for rate in rates)
+        return per_second(self.rates[at_once])
 
     def best_throughput(self) -> float:
         """Return that of the number at once that suits the subject best."""

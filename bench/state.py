@@ -17,10 +17,10 @@ from pathlib import Path
 import trio
 
 import minisandbox
-from bench.command import console, parser_of, run_benchmark, with_bar
-from bench.samples import look_at_machine
+from bench.command import parser_of, run_benchmark, with_bar
+from bench.samples import Timed, look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
-from bench.state_report import EMPTY, StateReport, Timed, print_state
+from bench.state_report import EMPTY, StateReport, print_state
 from bench.state_warm import PAUSE_S, Ahead, Warm, by_forks, open_warm
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -81,12 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = parse(arguments)
     measure = partial(measure_all, QUICK if options.quick else FULL, options.state_dir, options.rootfs)
-    return run_benchmark(options, measure, show, draw_lazily)
-
-
-def show(report: StateReport) -> None:
-    """Print what a person reads."""
-    print_state(console(), report)
+    return run_benchmark(options, measure, print_state, draw_lazily)
 
 
 def draw_lazily(report: StateReport, file: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
@@ -10,22 +9,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import Goal, empty_table
-from bench.samples import Machine
+from bench.report import Goal, empty_table, milliseconds, print_measurement
+from bench.samples import Machine, Timed
 
 EMPTY = "empty_start"
 """The subject that restores and forks are compared with."""
-
-
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """Every time that was measured of one subject."""
-
-    label: str
-    seconds: list[float]
-
-    def quantile(self, fraction: float) -> float:
-        """Return the time that this fraction kept within, in seconds."""
-        return sorted(self.seconds)[math.ceil(fraction * len(self.seconds)) - 1]
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,17 +79,8 @@ STATE_GOALS: tuple[Goal[StateReport], ...] = (
 
 def print_state(console: Console, report: StateReport) -> None:
     """Print everything that was measured, and what it means for the goals."""
-    console.print(f"[dim]{report.machine}[/]")
-    if report.machine.load_1min > 0.5:
-        console.print(f"[yellow]others were using this machine: its load was {report.machine.load_1min:.1f}[/]")
-    console.print(subjects_table(report))
-    for title, curves, at in curve_sets(report):
-        if curves:
-            console.print(curve_table(title, curves, at))
-    for key, reason in report.skipped.items():
-        console.print(f"[yellow]skipped[/]       {key}: {reason}")
-    for goal in STATE_GOALS:
-        console.print(goal.line(report))
+    curves = [curve_table(title, curves, at) for title, curves, at in curve_sets(report) if curves]
+    print_measurement(console, report, STATE_GOALS, (subjects_table(report), *curves), skipped=report.skipped)
 
 
 def curve_sets(report: StateReport) -> tuple[tuple[str, dict[str, Curve], Callable[[int], str]], ...]:
@@ -124,8 +103,8 @@ def subjects_table(report: StateReport) -> Table:
     """Times of one after the other."""
     table = empty_table("one at a time, in milliseconds", ("p50", "p90", "p99", "x empty", "n"))
     for key, timed in report.subjects.items():
-        quantiles = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
-        table.add_row(timed.label, *quantiles, f"{report.ratio(key, EMPTY):.2f} x", str(len(timed.seconds)))
+        times = milliseconds(timed.seconds)
+        table.add_row(timed.label, *times, f"{report.ratio(key, EMPTY):.2f} x", str(len(timed.seconds)))
     return table
 
 

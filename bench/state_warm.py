@@ -11,7 +11,8 @@ from typing import Any
 import trio
 
 import minisandbox
-from bench.state_report import Curve, Timed
+from bench.samples import Timed
+from bench.state_report import Curve
 from bench.tools import BenchError
 
 PYTHON = "/usr/bin/python3"

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,12 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
     starts: int
     seconds: float
+
+
+def per_second(rates: Iterable[Rate]) -> float:
+    """Return the starts in a second over all rounds: all of them in all seconds, not a mean of means."""
+    each = list(rates)
+    return sum(rate.starts for rate in each) / sum(rate.seconds for rate in each)
 
 
 class BenchError(Exception):

@@ -1,4 +1,4 @@
-"""Every exception the package raises, and the exit code of each.
+"""Every exception the package raises, and the exit code of each; and what is in a group of them.
 
 Three kinds of outcome never mix: an exception means that we failed or were asked for something impossible,
 an `ExitReason` says how a program ended, a verdict says what its answer was worth.
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class SandboxError(Exception):
@@ -210,3 +213,18 @@ def exit_code(error: SandboxError) -> int:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind]
     return LAUNCHER_EXIT
+
+
+def leaves_of(group: BaseExceptionGroup[E]) -> list[E]:
+    """Return the exceptions of a group, and of the groups in it, in their order."""
+    leaves: list[E] = []
+    for error in group.exceptions:
+        leaves += leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves
+
+
+def only_of(error: BaseException) -> BaseException:
+    """Return what a group of one is about; anything else as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -90,6 +90,15 @@ class TestImage:
         ).encode()
 
 
+def retyped(header: bytes, kind: bytes) -> bytes:
+    """Return the header of a member of another type, with the checksum for it (tar(5))."""
+    changed = bytearray(header)
+    changed[156:157] = kind
+    changed[148:156] = b" " * 8
+    changed[148:156] = b"%06o\0 " % sum(changed)
+    return bytes(changed)
+
+
 def digest_of(content: bytes) -> str:
     """Return a digest as images write it."""
     return "sha256:" + hashlib.sha256(content).hexdigest()

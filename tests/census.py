@@ -95,6 +95,13 @@ def own_cgroups() -> list[Path]:
     return directories
 
 
+def groups_of(process: psutil.Process) -> list[Path]:
+    """Return the control groups of the instance that a process of a sandbox belongs to, in every hierarchy."""
+    lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
+    (name,) = {part for line in lines for part in line.split("/") if part.startswith(f"{OURS}-")}
+    return [own / name for own in own_cgroups() if (own / name).exists()]
+
+
 def _descriptors() -> list[str]:
     """Return what each open descriptor of this process refers to, but for the directory that is read to find out."""
     targets = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import minisandbox
+from minisandbox.images.state import StateDir
 from minisandbox.kernel.cgroup_layout import detect_layout
 from minisandbox.kernel.host import read_host_facts
 from minisandbox.runtime.engines.choice import DEFAULT_ENGINE, ENGINES
@@ -109,6 +110,12 @@ def census_before(tmp_path_factory: pytest.TempPathFactory) -> Census:
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A state directory for all tests of the run, so that each rootfs is built once."""
     return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    """A new state directory of this test alone."""
+    return StateDir.open(tmp_path / "state")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -52,3 +53,16 @@ def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", imports + code, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env={"PYTHONPATH": str(CHECKOUT)}, stdin=pipe, stdout=pipe, text=True)
+
+
+@contextlib.contextmanager
+def child_that_is_ready(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start code in a child, go on when it has printed "ready", and kill it at the end of the block."""
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, env={"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert b"ready\n" == process.stdout.readline()
+            yield process
+        finally:
+            process.kill()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench.plot import apart
 from bench.report import GOALS
-from bench.samples import Machine, Report, Samples
+from bench.samples import Report, Samples
 from bench.tools import Rate
+from tests.benchmarks import MACHINE, run_quick
 
-ROOT = Path(__file__).parents[1]
 SUBJECTS = {"bare", "start_run_gone", "started_ahead", "nsjail_engine", "run_in_open", "bubblewrap", "nsjail"}
-MACHINE = Machine(
-    cpu="one", cores=1, memory_bytes=1 << 30, kernel="6.1", python="3.11", load_1min=0.0, measured_at="2026-01-01"
-)
 
 
 def report_of(latency_s: dict[str, float], starts: dict[str, int]) -> Report:
@@ -72,23 +66,9 @@ def test_labels_of_lines_do_not_cover_each_other() -> None:
 @pytest.mark.requires_root
 def test_benchmark_measures_every_subject(tmp_path: Path, state_dir: Path) -> None:
     """A short run has samples of each subject at each number at once, a line for each goal, and a picture."""
-    json, plot = tmp_path / "launch.json", tmp_path / "launch.png"
-    command = [
-        sys.executable,
-        str(ROOT / "bench" / "launch.py"),
-        "--quick",
-        "--runs",
-        "5",
-        "--state-dir",
-        str(state_dir),
-    ]
-    run = subprocess.run([*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True)
+    report = run_quick("launch", Report, GOALS, tmp_path, "--runs", "5", "--state-dir", state_dir)
 
-    assert (0, "") == (run.returncode, run.stderr)
-    report = msgspec.json.decode(json.read_bytes(), type=Report)
     assert SUBJECTS == report.samples.keys() | report.skipped.keys()
     for samples in report.samples.values():
         assert 5 == len(samples.latency_s)
         assert [1, 2, 8, 32] == sorted(samples.rates)
-    assert all(goal.text in run.stdout for goal in GOALS)
-    assert plot.read_bytes().startswith(b"\x89PNG")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -24,11 +22,7 @@ from bench.density_report import (
 from bench.report import Goal
 from bench.tools import Rate
 from minisandbox.kernel.capacity import Ceiling
-from tests.test_bench import MACHINE
-from tests.test_bench_state import table
-
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from tests.benchmarks import MACHINE, facts_of, measured, run_quick, table, to_paste
 
 
 def level_of(live: int, kib_each: float, fds_each: float, start_s: float) -> Level:
@@ -87,14 +81,8 @@ def test_memory_is_that_since_before_and_the_sum_of_its_parts() -> None:
 @pytest.mark.requires_root
 def test_benchmark_measures_every_level(tmp_path: Path, state_dir: Path) -> None:
     """A short run has samples of each subject at each level, all the sandboxes that it says, a line for each goal."""
-    json, plot = tmp_path / "density.json", tmp_path / "density.png"
-    command = [sys.executable, str(ROOT / "bench/density.py"), "--quick", "--state-dir", str(state_dir)]
-    run = subprocess.run(
-        [*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True, timeout=300, check=False
-    )
+    report = run_quick("density", DensityReport, DENSITY_GOALS, tmp_path, "--state-dir", state_dir)
 
-    assert (0, "") == (run.returncode, run.stderr)
-    report = msgspec.json.decode(json.read_bytes(), type=DensityReport)
     assert [5, 50] == [level.live for level in report.levels]
     assert report.top.live == len(report.opened_s)
     for level in report.levels:
@@ -103,8 +91,6 @@ def test_benchmark_measures_every_level(tmp_path: Path, state_dir: Path) -> None
         assert all(level.latency_s.values())
         assert level.memory.parts["pages of inits"] > 0
     assert report.left()["mounts"] == report.left()["descriptors"] == 0
-    assert all(goal.text in run.stdout.replace("\n", " ") for goal in DENSITY_GOALS)
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def page_of(report: DensityReport) -> str:
@@ -113,7 +99,7 @@ def page_of(report: DensityReport) -> str:
     first, left = report.capacity[0], report.left()
     goals = [re.sub(r"\[/?[a-z]*\]", "", goal.line(report)) for goal in DENSITY_GOALS]
     parts = [
-        f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}.",
+        facts_of(machine),
         "KiB for each sandbox, by the number live:",
         table(headings, [[name, *figures] for name, figures in memory_rows(report)]),
         "One start after the other, p50 and p99 in milliseconds, by the number live:",
@@ -133,14 +119,7 @@ def page_of(report: DensityReport) -> str:
 
 def test_tables_of_the_page_are_what_was_measured() -> None:
     """The figures of the page are those of the samples beside it."""
-    report = msgspec.json.decode((DOCS / "density.json").read_bytes(), type=DensityReport)
-    block = re.search(
-        r"<!-- begin density\.json:[^\n]*-->\n(.*?)\n*<!-- end density\.json -->",
-        (DOCS / "benchmarks.md").read_text(),
-        re.DOTALL,
-    )
-    assert block is not None
-
+    report, block = measured("density", DensityReport)
     expected = page_of(report)
 
-    assert expected == block[1], f"paste this into docs/benchmarks.md:\n\n{expected}\n"
+    assert expected == block, to_paste(expected)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench.judge import AT_ONCE, LABELS
 from bench.judge_report import JUDGE_GOALS, KINDS, JudgeReport
 from bench.report import Goal
-from bench.state_report import Timed
+from bench.samples import Timed
 from bench.tools import Rate
-from tests.test_bench import MACHINE
-from tests.test_bench_state import table
-
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from tests.benchmarks import MACHINE, facts_of, measured, run_quick, table, to_paste
 
 
 def report_of(seconds: dict[str, float]) -> JudgeReport:
@@ -62,7 +54,7 @@ def page_of(report: JudgeReport) -> str:
     shares = [[kind, *(f"{share:.0f}" for share in report.shares(kind).values())] for kind in KINDS]
     rates = [[kind, *(f"{report.rate(kind, number):,.0f}" for number in AT_ONCE)] for kind in KINDS]
     parts = [
-        f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}.",
+        facts_of(machine),
         table(["", "p50 ms", "p90 ms", "p99 ms", "samples"], rows),
         table(["", "x", "at most"], ratios),
         "Share of each stage of a verdict with its ingest, in percent:",
@@ -75,30 +67,18 @@ def page_of(report: JudgeReport) -> str:
 
 def test_tables_of_the_page_are_what_was_measured() -> None:
     """The figures of the page are those of the samples beside it."""
-    report = msgspec.json.decode((DOCS / "judge.json").read_bytes(), type=JudgeReport)
-    text = (DOCS / "benchmarks.md").read_text()
-    block = re.search(r"<!-- begin judge\.json:[^\n]*-->\n(.*?)\n*<!-- end judge\.json -->", text, re.DOTALL)
-    assert block is not None
-
+    report, block = measured("judge", JudgeReport)
     expected = page_of(report)
 
-    assert expected == block[1], f"paste this into docs/benchmarks.md:\n\n{expected}\n"
+    assert expected == block, to_paste(expected)
 
 
 @pytest.mark.slow
 @pytest.mark.requires_root
 def test_benchmark_measures_every_subject(tmp_path: Path) -> None:
     """A short run has samples of each, rates of both kinds, a line for each goal, and a picture."""
-    json, plot = tmp_path / "judge.json", tmp_path / "judge.png"
-    command = [sys.executable, str(ROOT / "bench/judge.py"), "--quick", "--runs", "3"]
-    run = subprocess.run(
-        [*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True, timeout=300, check=False
-    )
+    report = run_quick("judge", JudgeReport, JUDGE_GOALS, tmp_path, "--runs", "3")
 
-    assert (0, "") == (run.returncode, run.stderr)
-    report = msgspec.json.decode(json.read_bytes(), type=JudgeReport)
     assert LABELS.keys() == report.subjects.keys()
     assert all(3 == len(timed.seconds) for timed in report.subjects.values())
     assert all(report.rate(kind, number) > 0 for kind in KINDS for number in AT_ONCE)
-    assert all(goal.text in run.stdout for goal in JUDGE_GOALS)
-    assert plot.read_bytes().startswith(b"\x89PNG")

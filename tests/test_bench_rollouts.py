@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench.report import Goal
@@ -23,12 +19,9 @@ from bench.rollouts_report import (
     places_of,
     slow_text,
 )
-from bench.state_report import Timed
+from bench.samples import Timed
 from bench.tools import Rate
-from tests.test_bench import MACHINE
-
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from tests.benchmarks import MACHINE, facts_of, measured, run_quick, table, to_paste
 
 
 def report_of(loop_s: float, last_bytes: int, playing: int = 2) -> RolloutReport:
@@ -72,28 +65,14 @@ def test_throughput_is_of_all_rounds() -> None:
 @pytest.mark.requires_root
 def test_benchmark_plays_in_every_way(tmp_path: Path, state_dir: Path) -> None:
     """A short run has turns and rates of each, memory of a crowd, a line for each goal, and a picture."""
-    json, plot = tmp_path / "rollouts.json", tmp_path / "rollouts.png"
-    command = [sys.executable, str(ROOT / "bench/rollouts.py"), "--quick", "--state-dir", str(state_dir)]
-    run = subprocess.run(
-        [*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True, timeout=300, check=False
-    )
+    report = run_quick("rollouts", RolloutReport, ROLLOUT_GOALS, tmp_path, "--state-dir", state_dir)
 
-    assert (0, "") == (run.returncode, run.stderr)
-    report = msgspec.json.decode(json.read_bytes(), type=RolloutReport)
     assert {LOOP, HAND} == report.turns.keys()
     assert {LOOP, HAND, PLAIN} == report.rates.keys()
     assert all(timed.seconds for timed in report.turns.values())
     assert all(report.throughput(key, at_once) > 0 for key in report.rates for at_once in places_of(report))
     assert report.slow.episodes == report.slow.rewarded
     assert report.slow.while_all_play()
-    assert all(goal.text in run.stdout.replace("\n", " ") for goal in ROLLOUT_GOALS)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return a table as a page has it."""
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
 
 def page_of(report: RolloutReport) -> str:
@@ -107,7 +86,7 @@ def page_of(report: RolloutReport) -> str:
     rates = [[LABELS[key], *(f"{report.throughput(key, place):,.1f}" for place in places)] for key in report.rates]
     return "\n\n".join(
         [
-            f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}.",
+            facts_of(machine),
             f"A turn that runs `true`; in the loop it takes {report.turn_ratio():.2f} times as long as by hand:",
             table(["", "p50 ms", "p90 ms", "p99 ms", "turns"], turns),
             f"Episodes a second, by the number at once, of {episodes:,} that were played:",
@@ -119,14 +98,7 @@ def page_of(report: RolloutReport) -> str:
 
 def test_tables_of_the_page_are_what_was_measured() -> None:
     """The figures of the page are those of the samples beside it."""
-    report = msgspec.json.decode((DOCS / "rollouts.json").read_bytes(), type=RolloutReport)
-    block = re.search(
-        r"<!-- begin rollouts\.json:[^\n]*-->\n(.*?)\n*<!-- end rollouts\.json -->",
-        (DOCS / "benchmarks.md").read_text(),
-        re.DOTALL,
-    )
-    assert block is not None
-
+    report, block = measured("rollouts", RolloutReport)
     expected = page_of(report)
 
-    assert expected == block[1], f"paste this into docs/benchmarks.md:\n\n{expected}\n"
+    assert expected == block, to_paste(expected)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench.report import Goal
-from bench.state_report import STATE_GOALS, Curve, StateReport, Timed, curve_sets, size_text
+from bench.samples import Timed
+from bench.state_report import STATE_GOALS, Curve, StateReport, curve_sets, size_text
+from tests.benchmarks import MACHINE, facts_of, measured, run_quick, table, to_paste
 from tests.kernel import HAS_MAPPED_MEMORY
-from tests.test_bench import MACHINE
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 OWN = {"empty_start", "empty_life", "restore", "open_snapshot", "fork", "snapshot"}
 WARM = {f"{prefix}{way}_{name}" for prefix in ("", "ahead_") for way in ("cold", "warm") for name in ("print", "numpy")}
 
@@ -91,26 +86,12 @@ def test_curves_are_of_medians_in_order() -> None:
 @pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 def test_benchmark_measures_every_subject(tmp_path: Path, state_dir: Path) -> None:
     """A short run has samples of each, curves of all, a line for each goal, and a picture."""
-    json, plot = tmp_path / "state.json", tmp_path / "state.png"
-    command = [sys.executable, str(ROOT / "bench/state.py"), "--quick", "--state-dir", str(state_dir)]
-    run = subprocess.run(
-        [*command, "--json", str(json), "--plot", str(plot)], capture_output=True, text=True, timeout=300, check=False
-    )
+    report = run_quick("state", StateReport, STATE_GOALS, tmp_path, "--state-dir", state_dir)
 
-    assert (0, "") == (run.returncode, run.stderr)
-    report = msgspec.json.decode(json.read_bytes(), type=StateReport)
     assert OWN | WARM == report.subjects.keys() | report.skipped.keys()
     assert OWN <= report.subjects.keys()
     assert all(timed.seconds for timed in report.subjects.values())
     assert all(curve.seconds for _, curves, _ in curve_sets(report) for curve in curves.values())
-    assert all(goal.text in run.stdout.replace("\n", " ") for goal in STATE_GOALS)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return a table as a page has it."""
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
 
 def page_of(report: StateReport) -> str:
@@ -121,8 +102,7 @@ def page_of(report: StateReport) -> str:
         times = [f"{timed.quantile(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
         rows.append([timed.label, *times, f"{report.ratio(key, 'empty_start'):.2f}", str(len(timed.seconds))])
     parts = [
-        f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}."
-        f" What is held is {size_text(report.held_bytes)}.",
+        f"{facts_of(machine)} What is held is {size_text(report.held_bytes)}.",
         table(["", "p50 ms", "p90 ms", "p99 ms", "x empty", "samples"], rows),
     ]
     for title, curves, at in filter(lambda each: each[1], curve_sets(report)):
@@ -137,14 +117,7 @@ def page_of(report: StateReport) -> str:
 
 def test_tables_of_the_page_are_what_was_measured() -> None:
     """The figures of the page are those of the samples beside it."""
-    report = msgspec.json.decode((DOCS / "state.json").read_bytes(), type=StateReport)
-    block = re.search(
-        r"<!-- begin state\.json:[^\n]*-->\n(.*?)\n*<!-- end state\.json -->",
-        (DOCS / "benchmarks.md").read_text(),
-        re.DOTALL,
-    )
-    assert block is not None
-
+    report, block = measured("state", StateReport)
     expected = page_of(report)
 
-    assert expected == block[1], f"paste this into docs/benchmarks.md:\n\n{expected}\n"
+    assert expected == block, to_paste(expected)

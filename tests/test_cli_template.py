@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.cli import minisandbox
+from tests.templates import NEEDS_PYTHON, PYTHON
 
-PYTHON = "/usr/bin/python3"
-
-pytestmark = [
-    pytest.mark.requires_root,
-    pytest.mark.slow,
-    pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}"),
-]
+pytestmark = [*NEEDS_PYTHON, pytest.mark.slow]
 
 
 def test_a_template_is_built_listed_measured_and_run(tmp_path: Path) -> None:

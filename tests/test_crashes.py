@@ -7,24 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 import trio
 
-import minisandbox
 from minisandbox import BrokenError, DeadlineError, Limits, Sandbox, Supervisor, open_supervisor
 from minisandbox.kernel.launcher import Launcher
 from tests import observer
-from tests.census import own_cgroups
+from tests.census import groups_of, own_cgroups
+from tests.crash import CHECKOUT, child_that_is_ready
 
 PROMPT_S = 10.0
 SURVIVAL_S = 5.0
 """The longest that anything may outlive its supervisor."""
-
-CHECKOUT = Path(minisandbox.__file__).parents[1]
 
 HANGING_OWNER = """
 import sys, trio
@@ -59,24 +57,9 @@ trio.run(main)
 """
 
 
-@contextlib.contextmanager
-def owner(state_dir: Path, sandboxes: int) -> Iterator[subprocess.Popen[bytes]]:
+def owner(state_dir: Path, sandboxes: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A process of its own with a supervisor and sandboxes in which something runs."""
-    command = [sys.executable, "-c", OWNER, str(state_dir), str(sandboxes)]
-    with subprocess.Popen(command, env={"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process
-        finally:
-            process.kill()
-
-
-def groups_of(process: psutil.Process) -> list[Path]:
-    """Return the control groups of the instance that a process of a sandbox belongs to, in every hierarchy."""
-    lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
-    (name,) = {part for line in lines for part in line.split("/") if part.startswith("minisandbox-")}
-    return [own / name for own in own_cgroups() if (own / name).exists()]
+    return child_that_is_ready(OWNER, str(state_dir), str(sandboxes))
 
 
 def everything_of(owner: int) -> list[psutil.Process]:

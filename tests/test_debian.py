@@ -29,12 +29,6 @@ PAUSE = "sleep 86399"
 DEADLINE_MS = 10_000
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
 def recipe(place: Path, **keys: str) -> Path:
     """Write a recipe."""
     lines = ["format = 1", 'kind = "debian"', *(f"{key} = {value}" for key, value in keys.items())]

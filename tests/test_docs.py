@@ -26,6 +26,7 @@ from minisandbox.images.rootfs import KINDS
 from minisandbox.kernel.protocol import Stage
 from minisandbox.policy import load_policy, parse_size, policy_names
 from minisandbox.spec import Limits
+from tests.benchmarks import facts_of, measured, table, to_paste
 from tests.cli import json_of
 from tests.cli import minisandbox as minisandbox_command
 
@@ -310,22 +311,15 @@ def benchmark_table(report: Report) -> str:
         times = [f"{samples.latency(fraction) * 1e3:.2f}" for fraction in (0.5, 0.9, 0.99)]
         rates = [f"{samples.throughput(number):,.0f}" for number in at_once]
         rows.append([samples.label, *times, f"{report.ratio(key):.2f}", str(len(samples.latency_s)), *rates])
-    machine = report.machine
-    facts = f"{machine}; load {machine.load_1min:.1f} before it began; {machine.measured_at}."
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return facts + "\n\n" + "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+    return f"{facts_of(report.machine)}\n\n{table(headings, rows)}"
 
 
 def test_table_of_the_benchmark_is_what_was_measured() -> None:
     """The figures of the page are those of the samples beside it."""
-    report = msgspec.json.decode((DOCS / "launch.json").read_bytes(), type=Report)
-    text = (DOCS / "benchmarks.md").read_text()
-    block = re.search(r"<!-- begin launch\.json:[^\n]*-->\n(.*?)\n*<!-- end launch\.json -->", text, re.DOTALL)
-    assert block is not None
-
+    report, block = measured("launch", Report)
     expected = benchmark_table(report)
 
-    assert expected == block[1], f"paste this into docs/benchmarks.md:\n\n{expected}\n"
+    assert expected == block, to_paste(expected)
 
 
 def test_readme_has_no_figures_of_its_own() -> None:

@@ -36,12 +36,6 @@ BASE, TOP, OTHER = pack(file("base", b"base")), pack(file("top", b"t")), pack(fi
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
 def one(state: StateDir, tmp_path: Path) -> Rootfs:
     """A rootfs of two layers, the lower of which is that of `two` as well."""
     write_layout(tmp_path / "one", BASE, TOP)

@@ -33,12 +33,6 @@ IMPORT = "import_image(StateDir.open(Path(sys.argv[{0}])), Path(sys.argv[{0} + 1
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """A tar archive of a few files."""
     (tmp_path / "a.tar").write_bytes(BASE)

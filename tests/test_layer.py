@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from minisandbox.errors import RootfsError, StateError
 from minisandbox.images import Layer, StateDir, find_layer, measure_tree, read_manifest, store_layer, verify
 from minisandbox.images.skeleton import Directory, Entry, File, Link, tree_digest, with_parents, write_tree
+from tests.disks import small_disk
 
 pytestmark = pytest.mark.requires_root
 
@@ -293,12 +294,6 @@ def test_tree_with_something_mounted_inside_is_no_layer(tmp_path: Path) -> None:
     assert errno.EXDEV == caught.value.errno
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
 def _hello(top: Path) -> None:
     (top / "hello").write_bytes(b"hello\n")
 
@@ -398,15 +393,10 @@ def _mebibyte(top: Path) -> None:
 
 def test_layer_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     """A full disk is an error that says so."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "small", disk], check=True)
-    try:
+    with small_disk(tmp_path / "disk", "256k") as disk:
         state = StateDir.open(disk / "state")
         with pytest.raises(StateError, match=r"cannot build a layer .*\[ENOSPC\].*free some space"):
             store_layer(state, _mebibyte)
         left = [*os.listdir(state.layers), *os.listdir(state.path / "tmp")]
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
     assert [] == left

@@ -42,12 +42,6 @@ TOP = pack(file("d/top", b"top"), file("d/.wh.base"))
 OTHER = pack(file("other", b"other"))
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
 def files_of(rootfs: Rootfs) -> list[list[str]]:
     """Return the names of all that is no directory, layer by layer, top first."""
     return [

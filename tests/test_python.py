@@ -35,12 +35,6 @@ PROGRAM = b"import sys\n\ndef main():\n    print('greeting', *sys.argv[1:])\n"
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     """A directory with a wheel that has a module and a program, and one that needs it."""
     place = tmp_path / "wheels"

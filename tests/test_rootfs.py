@@ -28,12 +28,6 @@ needs_busybox = pytest.mark.skipif(not HAS_BUSYBOX, reason="this host has no bus
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
 def host(tmp_path: Path) -> Path:
     """A made-up host whose /bin is not merged into /usr, with secrets all over it."""
     root = tmp_path / "made-up"

@@ -29,6 +29,7 @@ from minisandbox.images import (
 )
 from minisandbox.images.tar import MAX_EXTENDED_BYTES
 from tests.crash import crash_at_each_step
+from tests.disks import small_disk
 from tests.snapshots import left_of, make_layer, make_upper, opened, save
 
 pytestmark = pytest.mark.requires_root
@@ -295,14 +296,11 @@ def test_file_shows_nothing_of_the_host_by_itself(
 
 def test_full_disk_is_typed_and_leaves_nothing(store: SnapshotStore, tmp_path: Path) -> None:
     """Neither of an import nor of an export, whose old file stays."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
     make_layer(tmp_path / "layer")
     (tmp_path / "layer/large").write_bytes(os.urandom(1_500_000))
     large = save(store, "large", tmp_path / "layer")
     export_snapshot(store, large, tmp_path / "large.tar")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k,mode=755", "small", disk], check=True)
-    try:
+    with small_disk(tmp_path / "disk", "1500k") as disk:
         small = SnapshotStore(StateDir.open(disk / "state"))
         (disk / "old.tar").write_bytes(b"old")
         with pytest.raises(StoreFullError, match="ENOSPC"):
@@ -311,8 +309,6 @@ def test_full_disk_is_typed_and_leaves_nothing(store: SnapshotStore, tmp_path: P
         with pytest.raises(StoreFullError, match="ENOSPC"):
             export_snapshot(store, large, disk / "old.tar")
         kept = (disk / "old.tar").read_bytes(), sorted(os.listdir(disk))
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
     assert set() == left
     assert (b"old", ["old.tar", "state"]) == kept

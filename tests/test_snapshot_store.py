@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from minisandbox.images import (
     verify_snapshot,
 )
 from tests.crash import STEPS, crash_at_each_step
+from tests.disks import small_disk
 from tests.snapshots import left_of, make_layer, make_upper, opened, save
 
 pytestmark = pytest.mark.requires_root
@@ -296,10 +296,7 @@ def test_device_is_no_part_of_a_snapshot(store: SnapshotStore, layer: Path) -> N
 @pytest.mark.parametrize("free_kib", [8, 64, 160])
 def test_full_disk_is_typed_and_loses_nothing(layer: Path, tmp_path: Path, free_kib: int) -> None:
     """What was stored before is whole, nothing is half there, and after some room is made the same call works."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k,mode=755", "small", disk], check=True)
-    try:
+    with small_disk(tmp_path / "disk", "1500k") as disk:
         store = SnapshotStore(StateDir.open(disk / "state"))
         one = save(store, "one", make_upper(tmp_path / "upper"))
         statvfs = os.statvfs(disk)
@@ -312,8 +309,6 @@ def test_full_disk_is_typed_and_loses_nothing(layer: Path, tmp_path: Path, free_
         verify_snapshot(store, one)
         (disk / "ballast").unlink()
         verify_snapshot(store, save(store, "two", layer))
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
     assert before == after
     assert isinstance(caught.value, StateError)

@@ -12,15 +12,12 @@ import trio
 from minisandbox import ExitReason, Limits, Supervisor, Template, UsageError
 from minisandbox.runtime.standing import ORDER_MAX_BYTES, Standing, stand_by
 from tests import observer
+from tests.templates import NEEDS_PYTHON, PYTHON
 
-PYTHON = "/usr/bin/python3"
 MIB = 1 << 20
 PROCESSES = "import os; print([int(name) for name in sorted(os.listdir('/proc')) if name.isdigit()])"
 
-pytestmark = [
-    pytest.mark.requires_root,
-    pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}"),
-]
+pytestmark = NEEDS_PYTHON
 
 
 @pytest.fixture

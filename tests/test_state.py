@@ -15,25 +15,17 @@ import pytest
 from minisandbox.errors import StateError, UsageError
 from minisandbox.images import StateDir, tree
 from tests.crash import crash_at_each_step, start_child
+from tests.disks import small_disk
 
 DEPTH = 1500
 """Deeper than Python recurses, and than a path may be long."""
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full_soon(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "small", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with small_disk(tmp_path / "disk", "256k") as place:
+        yield place
 
 
 def test_new_state_directory_has_its_layout_and_modes(tmp_path: Path) -> None:
@@ -174,9 +166,9 @@ def test_reader_of_a_file_that_is_replaced_keeps_the_old_one(state: StateDir) ->
 
 
 @pytest.mark.requires_root
-def test_full_disk_is_reported_and_leaves_the_old_file(small_disk: Path) -> None:
+def test_full_disk_is_reported_and_leaves_the_old_file(full_soon: Path) -> None:
     """A file that does not fit leaves the one before in place and nothing beside it."""
-    state = StateDir.open(small_disk / "state")
+    state = StateDir.open(full_soon / "state")
     state.write_file(state.rootfs / "a.json", b"old")
 
     with pytest.raises(
@@ -191,17 +183,17 @@ def test_full_disk_is_reported_and_leaves_the_old_file(small_disk: Path) -> None
 
 
 @pytest.mark.requires_root
-def test_read_only_disk_is_reported(small_disk: Path) -> None:
+def test_read_only_disk_is_reported(full_soon: Path) -> None:
     """Writing to a read-only file system is an error that says so."""
-    state = StateDir.open(small_disk / "state")
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    state = StateDir.open(full_soon / "state")
+    subprocess.run(["mount", "-o", "remount,ro", full_soon], check=True)
 
     with pytest.raises(StateError, match=r"\[EROFS\].*remount"):
         state.write_file(state.rootfs / "a.json", b"new")
     with pytest.raises(StateError, match=r"\[EROFS\].*remount"):
         state.open_instance()
     with pytest.raises(StateError, match=r"\[EROFS\].*remount"):
-        StateDir.open(small_disk / "other")
+        StateDir.open(full_soon / "other")
 
 
 def test_instance_lives_until_it_is_closed(state: StateDir) -> None:

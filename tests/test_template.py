@@ -24,36 +24,12 @@ from minisandbox import (
 )
 from minisandbox.runtime import warm_process
 from tests import observer
+from tests.templates import ATTACKS, NEEDS_PYTHON, PYTHON
 
-PYTHON = "/usr/bin/python3"
 MIB = 1 << 20
 PRELOAD = "import json, random\nsecret = 'of the template'\ndef answer():\n    print('called')\n    return 7\n"
 
-ATTACK = """
-import ctypes, os, signal
-for fd in range(3, 1024):
-    try:
-        os.write(fd, b'x' * 32)
-        print('wrote', fd)
-    except OSError:
-        pass
-libc = ctypes.CDLL(None, use_errno=True)
-for pid in [1, os.getppid(), *(int(name) for name in os.listdir('/proc') if name.isdigit())]:
-    if pid == os.getpid():
-        continue
-    for file in ('mem', 'environ', 'root/etc/passwd', 'cwd/etc/passwd', 'fd/0', 'map_files'):
-        try:
-            os.open(f'/proc/{pid}/{file}', os.O_RDONLY)
-            print('opened', pid, file)
-        except OSError:
-            pass
-    if libc.ptrace(16, pid, 0, 0) == 0:
-        print('traced', pid)
-    try:
-        os.kill(pid, signal.SIGKILL)
-        print('killed', pid)
-    except OSError:
-        pass
+REWRITE = """
 try:
     os.open('/proc/self/exe', os.O_RDWR)
     print('exe')
@@ -61,10 +37,7 @@ except OSError:
     pass
 """
 
-pytestmark = [
-    pytest.mark.requires_root,
-    pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}"),
-]
+pytestmark = NEEDS_PYTHON
 
 
 @pytest.fixture
@@ -233,7 +206,7 @@ async def test_siblings_share_no_files_and_no_state(supervisor: Supervisor, temp
 async def test_a_fork_cannot_reach_the_template(supervisor: Supervisor, template: Template) -> None:
     """Writing to every descriptor, killing and tracing every process, walking /proc: later forks are as before."""
     async with supervisor.open_sandbox(template=template) as sandbox:
-        result = await sandbox.run_warm(ATTACK)
+        result = await sandbox.run_warm("".join((*ATTACKS.values(), REWRITE)))
         after = await sandbox.run_warm("print(1)")
     async with supervisor.open_sandbox(template=template) as sandbox:
         other = await sandbox.run_warm("print(2)")

@@ -5,7 +5,6 @@ Without a defence means: a warm Python that only forks (os.fork), as a server of
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 
 import psutil
@@ -14,8 +13,8 @@ import trio
 
 from minisandbox import ExitReason, Limits, Result, Supervisor, Template
 from minisandbox.runtime.standing import stand_by
+from tests.templates import ATTACKS, NEEDS_PYTHON, PYTHON
 
-PYTHON = "/usr/bin/python3"
 MIB = 1 << 20
 
 SPOIL = """
@@ -28,56 +27,6 @@ sys.modules['math'] = None
 
 LOOK = "import json, math, os; print(len([1]), json.loads('7'), os.getpid() < 666, math.floor(2.5))"
 
-DESCRIPTORS = """
-import os
-for fd in range(3, 1024):
-    try:
-        os.write(fd, b'x' * 32)
-        print('reached', fd)
-    except OSError:
-        pass
-"""
-
-OTHERS = """
-import os
-OTHERS = [pid for pid in {os.getppid(), 1, *(int(name) for name in os.listdir('/proc') if name.isdigit())}
-          if pid != os.getpid()]
-"""
-
-KILL = (
-    OTHERS
-    + """
-import signal, sys
-for pid in OTHERS:
-    if pid == 1 and os.getppid() != 1:
-        continue
-    try:
-        os.kill(pid, signal.SIGKILL)
-        print('reached', pid, flush=True)
-    except OSError:
-        pass
-"""
-)
-
-TRACE = (
-    OTHERS
-    + """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-for pid in OTHERS:
-    if libc.ptrace(16, pid, 0, 0) == 0:
-        print('reached', pid)
-    for file in ('mem', 'environ', 'maps', 'root/etc', 'cwd/etc', 'fd/0'):
-        try:
-            os.open(f'/proc/{pid}/{file}', os.O_RDONLY)
-            print('reached', pid, file)
-        except OSError:
-            pass
-"""
-)
-
-ATTACKS = {"every descriptor": DESCRIPTORS, "kill": KILL, "trace": TRACE}
-
 NAIVE = """
 import os, sys, time
 kept = os.open('/tmp/kept', os.O_RDWR | os.O_CREAT)
@@ -89,10 +38,7 @@ os.wait()
 """
 """A warm Python that only forks: the parent has a descriptor, and is of the same user."""
 
-pytestmark = [
-    pytest.mark.requires_root,
-    pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason=f"this host has no {PYTHON}"),
-]
+pytestmark = NEEDS_PYTHON
 
 
 @pytest.fixture

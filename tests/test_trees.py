@@ -34,6 +34,7 @@ from minisandbox.kernel.protocol import Stage
 from minisandbox.runtime.command import common_request
 from minisandbox.runtime.supervision import supervise
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, leads_out, padding, read_entries
+from tests.archives import retyped
 
 NAMES = st.one_of(
     st.sampled_from(["a", "b", "...", "-", "x" * 255, "☕", "a\nb", os.fsdecode(b"\xff\xfe"), " ", "*", "'\"\\"]),
@@ -565,15 +566,7 @@ async def test_64_mebibytes_arrive_whole(sandbox: Sandbox, tmp_path: Path) -> No
 
 
 def _header(kind: bytes, path: str, size: int = 0, target: str = "") -> bytes:
-    return _forged_header(encode_entry(Entry(Kind.FILE, path, size=size, target=target)), kind)
-
-
-def _forged_header(header: bytes, kind: bytes) -> bytes:
-    changed = bytearray(header)
-    changed[156:157] = kind
-    changed[148:156] = b" " * 8
-    changed[148:156] = b"%06o\0 " % sum(changed)
-    return bytes(changed)
+    return retyped(encode_entry(Entry(Kind.FILE, path, size=size, target=target)), kind)
 
 
 def _records(data: bytes) -> bytes:

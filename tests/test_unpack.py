@@ -17,17 +17,12 @@ from minisandbox.images import Progress, StateDir, import_image, inspect_rootfs,
 from minisandbox.images.overlay import Parts
 from minisandbox.images.tree import TOP, Step, walk
 from tests.archives import Item, directory, file, hard_link, pack, symlink
+from tests.disks import small_disk
 
 pytestmark = pytest.mark.requires_root
 
 CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00" + "\x00" * 12
 """cap_net_raw+ep as an extended attribute (capabilities(7))."""
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    """A new state directory."""
-    return StateDir.open(tmp_path / "state")
 
 
 @pytest.fixture
@@ -300,18 +295,15 @@ def test_import_ends_when_its_caller_wants_so(state: StateDir, tmp_path: Path) -
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full_soon(tmp_path: Path) -> Iterator[Path]:
     """A file system of 512 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=755", "small", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with small_disk(tmp_path / "disk", "512k") as place:
+        yield place
 
 
-def test_full_disk_is_an_error_of_the_host_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_is_an_error_of_the_host_and_leaves_nothing(full_soon: Path, tmp_path: Path) -> None:
     """It is not the archive that is to blame."""
-    state = StateDir.open(small_disk / "state")
+    state = StateDir.open(full_soon / "state")
 
     with pytest.raises(StateError, match=r"\[ENOSPC\].*free some space"):
         layer_of(state, tmp_path, file("large", bytes(1 << 20)))

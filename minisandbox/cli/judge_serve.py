@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from minisandbox.cli.options import add_debug_option, add_reserve_options
 from minisandbox.cli.signals import run_until_signal
-from minisandbox.errors import BusyError, HostError, SandboxError
+from minisandbox.errors import BusyError, HostError, SandboxError, leaves_of
 
 if TYPE_CHECKING:
     from minisandbox.judge.messages import Given
@@ -163,7 +163,4 @@ def submit(path: Path, task: str, artifacts: Path) -> Given:
     try:
         return run_until_signal(work)
     except* SandboxError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise leaves_of(group)[0] from None

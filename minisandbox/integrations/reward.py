@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import trio
 
-from minisandbox.errors import BrokenError, ClosedError, DeadlineError, SandboxError, UsageError
+from minisandbox.errors import BrokenError, ClosedError, DeadlineError, SandboxError, UsageError, only_of
 from minisandbox.integrations.completions import Completion, fits, submission_of, text_of
 from minisandbox.judge.pipeline import Judge, Judged
 from minisandbox.judge.spec import Manifest
@@ -216,8 +216,8 @@ class RewardFunction:
             trio.run(self._serve, ready)
         except BaseException as error:  # noqa: BLE001 - it is raised where this thread is waited for
             if not ready.done():
-                ready.set_exception(_only(error))
-            end = BrokenError(f"the thread that judges failed: {_only(error)}")
+                ready.set_exception(only_of(error))
+            end = BrokenError(f"the thread that judges failed: {only_of(error)}")
             end.__cause__ = error
         with self._lock:
             self._end = end
@@ -271,7 +271,7 @@ class RewardFunction:
         try:
             future.set_result(await grader.grade_all(tasks, completions))
         except Exception as error:  # noqa: BLE001 - the caller gets it: it asked for what cannot be, or its submission failed
-            future.set_exception(_only(error))
+            future.set_exception(only_of(error))
 
 
 def neutral(rewards: Sequence[float | None], groups: Sequence[object]) -> list[float]:
@@ -286,13 +286,6 @@ def neutral(rewards: Sequence[float | None], groups: Sequence[object]) -> list[f
             known.setdefault(group, []).append(reward)
     means = {group: sum(values) / len(values) for group, values in known.items()}
     return [means.get(group, 0.0) if reward is None else reward for reward, group in zip(rewards, groups, strict=True)]
-
-
-def _only(error: BaseException) -> BaseException:
-    """Return what a group of one is about."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def _processors() -> int:

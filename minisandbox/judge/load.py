@@ -248,15 +248,19 @@ def _inside(directory: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    """Return a plain file, and wait for nothing. Raises TaskError for anything else."""
+    return read_plain(path, MAX_TEST_BYTES)
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Return a plain file, and wait for nothing. Raises TaskError for anything else, and for one that is larger."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise TaskError("neither a file nor a directory", path)
-            content = file.read(MAX_TEST_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except OSError as error:
         raise TaskError(f"cannot be read: {error.strerror}", path) from error
-    if len(content) > MAX_TEST_BYTES:
-        raise TaskError(f"larger than {MAX_TEST_BYTES} bytes", path)
+    if len(content) > most_bytes:
+        raise TaskError(f"larger than {most_bytes} bytes", path)
     return content

@@ -7,14 +7,14 @@ and what then still fails is an IE. Judging an episode again makes a new one, wh
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 import trio
 
-from minisandbox.errors import SandboxError
+from minisandbox.errors import SandboxError, leaves_of
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge.assignment import Assignment, Declared
 from minisandbox.judge.bench import Bench, open_bench
@@ -213,16 +213,8 @@ class _Run:
         try:
             record = await self._kind.run_cell(cell, self._bench)
         except* SandboxError as group:
-            failures = [f"{type(error).__name__}: {error}" for error in _leaves(group)]
+            failures = [f"{type(error).__name__}: {error}" for error in leaves_of(group)]
         return record or CellRecord(cell=cell.name, failure="; ".join(failures))
-
-
-def _leaves(group: BaseExceptionGroup[SandboxError]) -> Iterator[SandboxError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def _inputs(assignment: Assignment, manifest: Manifest, rootfs: Rootfs, seed: bytes) -> Inputs:

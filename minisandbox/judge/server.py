@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import trio
 
@@ -26,6 +25,7 @@ from minisandbox.errors import (
     SandboxError,
     TaskError,
     UsageError,
+    leaves_of,
 )
 from minisandbox.judge.assignment import Assignment, Declared
 from minisandbox.judge.build import judge_version
@@ -53,8 +53,6 @@ from minisandbox.judge.messages import (
 )
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.private import check_private
-
-E = TypeVar("E", bound=Exception)
 
 MOST_CONNECTIONS = 64
 SILENCE_S = 60.0
@@ -93,7 +91,7 @@ class Server:
         try:
             await self._converse(connection)
         except* Exception as group:  # noqa: BLE001 - the end of one connection, whatever it is, ends no other
-            for error in _leaves(group):
+            for error in leaves_of(group):
                 self.note(f"a connection: {type(error).__name__}: {error}")
         finally:
             self.open_connections -= 1
@@ -151,7 +149,7 @@ class Server:
         try:
             yield
         except* SandboxError as group:
-            failures = list(_leaves(group))
+            failures = leaves_of(group)
         if not failures:
             return
         for error in failures:
@@ -245,11 +243,3 @@ async def _next(connection: Connection, within_s: float) -> Request | None:
 
 async def _say(connection: Connection, answer: Answer) -> None:
     await connection.send(answer, within_s=SILENCE_S)
-
-
-def _leaves(group: BaseExceptionGroup[E]) -> Iterator[E]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -105,18 +105,15 @@ def open_for_reading(directory: Path) -> sqlite3.Connection:
                 raise
             # a directory that cannot be written takes no log, and none is there to be read
             connection = _connect(f"{uri}?mode=ro&immutable=1")
-        try:
+        with _closed_on_failure(connection):
             _check(connection, directory)
-        except BaseException:
-            connection.close()
-            raise
     return connection
 
 
 def open_damaged(directory: Path) -> sqlite3.Connection:
     """Open a file to save what can be read of it, with all checks off that would keep from that."""
     connection = _connect(f"{(directory / DATABASE_NAME).absolute().as_uri()}?mode=rw")
-    try:
+    with _closed_on_failure(connection):
         connection.execute("PRAGMA writable_schema = ON")  # or a file that was cut would not be read at all
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         connection.execute("PRAGMA query_only = ON")
@@ -126,21 +123,24 @@ def open_damaged(directory: Path) -> sqlite3.Connection:
             raise RecordError(
                 f"the records in {directory} are of version {version}, and only {VERSION} can be recovered"
             )
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
 def create_database(path: Path) -> sqlite3.Connection:
     """Make a file with all tables, which are empty."""
     connection = _connect(f"{path.absolute().as_uri()}?mode=rwc")
-    try:
+    with _closed_on_failure(connection):
         _create(connection)
+    return connection
+
+
+@contextlib.contextmanager
+def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _connect(uri: str) -> sqlite3.Connection:

@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 import trio
 
-from minisandbox.errors import BusyError, DeadlineError, RecordError, SandboxError, UndecidedError, UsageError
+from minisandbox.errors import (
+    BusyError,
+    DeadlineError,
+    RecordError,
+    SandboxError,
+    UndecidedError,
+    UsageError,
+    leaves_of,
+)
 from minisandbox.rollout.concurrency import LOOK_S, Concurrency, Load, next_target
 from minisandbox.rollout.episode import Court, Job, Try, is_ours
 from minisandbox.rollout.fair import FairQueue
@@ -219,11 +227,5 @@ def is_retryable(error: Exception) -> bool:
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     """Return the one that counts of a group: that of the records before all others, then the first."""
-    leaves = list(_leaves(group))
+    leaves = leaves_of(group)
     return next((each for each in leaves if isinstance(each, RecordError)), leaves[0])
-
-
-def _leaves(error: Exception | BaseExceptionGroup[Exception]) -> list[Exception]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from minisandbox.errors import SandboxError
+from minisandbox.errors import SandboxError, only_of
 from minisandbox.rollout.policy import Policy, PolicyFaultError, checked_step
 from minisandbox.rollout.spec import Observation, Step
 
@@ -94,8 +94,7 @@ async def seated(make: Callable[[], AbstractAsyncContextManager[Policy]]) -> Asy
 
 
 def _fault_of(error: BaseException) -> Exception:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = only_of(error)
     if isinstance(error, SandboxError | PolicyFaultError):
         return error
     return PolicyFaultError(f"the policy raised {type(error).__name__}: {str(error)[:500]}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from minisandbox.capabilities import capability_mask
 from minisandbox.degradation import MISSING, Degradation
 from minisandbox.errors import FileTransferError, UsageError
 from minisandbox.kernel.descriptors import open_pipe
@@ -30,8 +31,8 @@ _CHUNK_BYTES = 1 << 20
 _PASSWD_MAX_BYTES = 1 << 20
 _TRANSFER_LIMITS = Limits(wall_time_s=600.0)
 
-_ROOT_CAPABILITIES = 1 << 1 | 1 << 2 | 1 << 3
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER, towards the sandbox's own files (capabilities(7))."""
+ROOT_CAPABILITIES = capability_mask(("CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER"))
+"""Of what moves files and trees, towards the sandbox's own files (capabilities(7))."""
 
 _ADVICE = {
     (Stage.FILE_TYPE, errno.EINVAL): "only regular files can be transferred",
@@ -86,7 +87,7 @@ async def _transfer(
             fds.append(read_fd)
             command.feed = Feed(sandbox.reactor, write_fd, data)
         request = common_request(verb, command, fds).option("path", path).option("uid", uid).option("gid", gid)
-        request.option("capabilities", _ROOT_CAPABILITIES)
+        request.option("capabilities", ROOT_CAPABILITIES)
         if data is not None:
             request.option("mode", mode)
         await sandbox.start_command(command, request)

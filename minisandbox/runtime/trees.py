@@ -22,7 +22,7 @@ from minisandbox.errors import FileTransferError, HostError, SandboxError
 from minisandbox.kernel.descriptors import open_pipe
 from minisandbox.kernel.protocol import Stage, stage_name
 from minisandbox.runtime.command import Command, common_request
-from minisandbox.runtime.files import resolve_user
+from minisandbox.runtime.files import ROOT_CAPABILITIES, resolve_user
 from minisandbox.runtime.supervision import supervise
 from minisandbox.runtime.text import check_path
 from minisandbox.runtime.tree_archive import ArchiveSource, ArchiveTarget, Reader, Writer
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 HostPath = str | os.PathLike[str]
 
 _LIMITS = Limits(wall_time_s=6 * 3600.0)
-
-_CAPABILITIES = 1 << 1 | 1 << 2 | 1 << 3
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER, towards the sandbox's own files (capabilities(7))."""
 
 _ADVICE = {
     (Stage.FILE_OPEN, errno.ENOENT): "make the directory that it is in before",
@@ -153,7 +150,7 @@ class _Transfer:
             fcntl.fcntl(fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         ours, theirs = fds if verb == "pack" else reversed(fds)
         request = common_request(verb, self._command, [theirs, theirs]).option("path", self._path)
-        request.option("uid", ids[0]).option("gid", ids[1]).option("capabilities", _CAPABILITIES)
+        request.option("uid", ids[0]).option("gid", ids[1]).option("capabilities", ROOT_CAPABILITIES)
         try:
             await self._sandbox.start_command(self._command, request)
         except BaseException:

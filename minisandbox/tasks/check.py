@@ -16,7 +16,7 @@ from minisandbox.judge.store import Store
 from minisandbox.judge.warm import open_warm
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.tasks.certificate import Certificate, Finding, Status, certificate_of
-from minisandbox.tasks.checks import candidates, history, leaks, outputs, runs, statements, variations
+from minisandbox.tasks.checks import candidates, generated, history, leaks, outputs, runs, statements, variations
 from minisandbox.tasks.checks.case import Case, Report
 from minisandbox.tasks.task import Task
 from minisandbox.tasks.workshop import SolveFailedError, Workshop
@@ -57,8 +57,9 @@ CHECKS = (
     Check("T21", "the root file system and the tests have digests that stay", runs.digests_stay),
     Check("T22", "who solves it cannot read the tests", leaks.tests_are_hidden),
     Check("T23", "verdicts reach the integrity that is claimed", runs.integrity_reached),
+    Check("T25", "generated tests tell wrong from right", generated.generated_tests_tell),
 )
-"""In the order in which they are made. T24 and T25, on policies and generated tests, need what no task brings."""
+"""In the order in which they are made. T24, on policies that are weak, needs what no task brings."""
 
 
 async def check_task(

@@ -28,10 +28,10 @@ from minisandbox.errors import LocatedError, TaskError
 from minisandbox.judge.assignment import Assignment, FunctionWork, Work
 from minisandbox.judge.kind import kind_of
 from minisandbox.judge.load import FILE_NAME as JUDGE_FILE
-from minisandbox.judge.load import assignment_of, load_task, work_of
+from minisandbox.judge.load import assignment_of, load_task, read_plain, work_of
 from minisandbox.tasks.calls import read_calls
 from minisandbox.tasks.tables import OwnTable, TaskTable
-from minisandbox.tasks.task import Agent, File, Files, Task
+from minisandbox.tasks.task import GENERATED_TESTS, Agent, File, Files, Task
 
 FILE_NAME = "task.toml"
 INSTRUCTION = "instruction.md"
@@ -141,7 +141,7 @@ def _with_calls(calls: str, own: OwnTable, directory: Path, section: _Section) -
     return FunctionWork(
         module=own.function.module,
         tolerance=own.function.tolerance,
-        calls=read_calls(_read(path, MAX_FILE_BYTES), path),
+        calls=read_calls(read_plain(path, MAX_FILE_BYTES), path),
     )
 
 
@@ -149,6 +149,9 @@ def _refuse_contradictions(directory: Path, document: Document, table: TaskTable
     own = table.minisandbox
     if table.version is not None and table.schema_version is not None and table.version != table.schema_version:
         raise document.error(("version",), "version and schema_version differ")
+    generated = table.metadata.get(GENERATED_TESTS, [])
+    if not isinstance(generated, list) or not all(isinstance(name, str) for name in generated):
+        raise document.error(("metadata", GENERATED_TESTS), f"{GENERATED_TESTS}: a list of ids of tests")
     says_where = "environment" in tomllib.loads(document.text).get("minisandbox", {})
     if (directory / "environment" / "Dockerfile").exists() and not says_where:
         raise document.error(
@@ -172,7 +175,7 @@ def _refuse_contradictions(directory: Path, document: Document, table: TaskTable
 def _instruction(directory: Path) -> str:
     path = directory / INSTRUCTION
     try:
-        text = _read(path, MAX_INSTRUCTION_BYTES).decode()
+        text = read_plain(path, MAX_INSTRUCTION_BYTES).decode()
     except UnicodeDecodeError as error:
         raise TaskError("not UTF-8", path) from error
     if not text.strip():
@@ -201,7 +204,7 @@ def read_files(directory: Path) -> Files:
                 continue
             if not stat.S_ISREG(status.st_mode):
                 raise TaskError("neither a plain file nor a directory", path)
-            content = _read(path, MAX_FILE_BYTES)
+            content = read_plain(path, MAX_FILE_BYTES)
             total += len(content)
             if len(files) >= MAX_FILES or total > MAX_TREE_BYTES:
                 raise TaskError(f"more than {MAX_FILES} files or {MAX_TREE_BYTES} bytes", directory)
@@ -211,15 +214,3 @@ def read_files(directory: Path) -> Files:
 
 def _raise(error: OSError) -> None:
     raise TaskError(f"cannot be read: {error.strerror}", Path(error.filename)) from error
-
-
-def _read(path: Path, most_bytes: int) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(fd, "rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise TaskError(f"cannot be read: {error.strerror}", path) from error
-    if len(content) > most_bytes:
-        raise TaskError(f"larger than {most_bytes} bytes", path)
-    return content

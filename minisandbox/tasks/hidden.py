@@ -1,7 +1,7 @@
 """Hidden inputs: a second test of an exercise whose only one can be seen, made by its own reference solutions.
 
 The lines of each input file are put into another order and some are left out; what is right there is what every
-reference solution prints. Where they differ, or print the same as before, there is no such test, and that is told.
+reference solution prints. Where they differ, or print what passes as before, there is no such test, and that is told.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import msgspec
 
 from minisandbox.judge.assignment import StdioWork, TestCase
 from minisandbox.spec import Limits
+from minisandbox.tasks.by_heart import by_heart_of
+from minisandbox.tasks.checks.candidates import others_of
 from minisandbox.tasks.checks.case import is_accepted
-from minisandbox.tasks.task import Task
+from minisandbox.tasks.checks.generated import is_told_by
+from minisandbox.tasks.task import GENERATED_TESTS, Task
 from minisandbox.tasks.workshop import Workshop
 
 HIDDEN = "hidden"
@@ -42,23 +45,38 @@ async def with_hidden_test(workshop: Workshop) -> Task | str:
     work = task.assignment.work
     if not isinstance(work, StdioWork):
         return "only programs that print can have one"
+    inputs = list(task.metadata.get("inputs", []))
     for attempt in range(ATTEMPTS):
-        inputs = list(task.metadata.get("inputs", []))
         files = varied_files(work.cases[0].files, inputs, f"{task.name}/{attempt}")
         if files == work.cases[0].files:
             return "no input file has lines that could be in another order"
         answer = await _answer(workshop, files)
-        if answer is not None and answer.strip() and answer != work.cases[0].answer:
-            break
-    else:
-        return "the solution prints nothing else for other files"
-    test = TestCase(id=HIDDEN, input=b"", answer=answer, files=files)
+        if answer is None or not answer.strip() or answer == work.cases[0].answer:
+            continue
+        made = _with_test(task, work, TestCase(id=HIDDEN, input=b"", answer=answer, files=files))
+        trying = Workshop(workshop.judge, made, 1)
+        if await _tells(trying):
+            verdicts = await trying.try_files({"solution": made.solution, **others_of(made, made.solution)})
+            refused = [name for name, verdict in verdicts.items() if not is_accepted(verdict)]
+            return f"for other files the solutions differ: {', '.join(refused)}" if refused else made
+    return "the solution prints nothing else for other files"
+
+
+def _with_test(task: Task, work: StdioWork, test: TestCase) -> Task:
+    """Return the task with a test more, of which it says that it was generated; those before can be seen."""
     more = msgspec.structs.replace(work, cases=(*work.cases, test))
     seen = tuple(case.id for case in work.cases)
-    made = msgspec.structs.replace(task, assignment=msgspec.structs.replace(task.assignment, work=more, visible=seen))
-    verdicts = await Workshop(workshop.judge, made, 1).try_files({"solution": made.solution, **made.accepted})
-    refused = [name for name, verdict in verdicts.items() if not is_accepted(verdict)]
-    return f"for other files the solutions differ: {', '.join(refused)}" if refused else made
+    return msgspec.structs.replace(
+        task,
+        assignment=msgspec.structs.replace(task.assignment, work=more, visible=seen),
+        metadata={**task.metadata, GENERATED_TESTS: [test.id]},
+    )
+
+
+async def _tells(workshop: Workshop) -> bool:
+    """Return whether who knows by heart what can be seen fails the new test, as the checker sees it."""
+    verdicts = await workshop.try_files(by_heart_of(workshop.task))
+    return any(is_told_by(HIDDEN, verdict, workshop.task.assignment.visible) for verdict in verdicts.values())
 
 
 async def _answer(workshop: Workshop, files: dict[str, bytes]) -> bytes | None:

@@ -29,6 +29,10 @@ SOLVE = "solve.sh"
 submission itself."""
 
 
+GENERATED_TESTS = "generated_tests"
+"""The key of the metadata with the ids of tests that nobody wrote."""
+
+
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """What whoever solves the task gets."""
 
@@ -52,6 +56,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Submissions that must not."""
     agent: Agent = Agent()
     metadata: dict[str, Any] = {}
+
+    @property
+    def generated_tests(self) -> tuple[str, ...]:
+        """The ids of tests that nobody wrote: what is right there is what the solutions say."""
+        return tuple(self.metadata.get(GENERATED_TESTS, ()))
 
     @property
     def digest(self) -> str:

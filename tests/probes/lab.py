@@ -27,6 +27,28 @@ OUTSIDE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--ipc", "--
 AS_OWN_ROOT = ("--user", "--map-root-user")
 """What an ordinary user adds to that: he is root of a user namespace of his own, which is less than the host's root."""
 
+ATTEMPT = """
+import errno, os, sys
+def attempt(name, act):
+    try:
+        act()
+        print(name, "ok")
+    except OSError as error:
+        print(name, errno.errorcode[error.errno])
+"""
+"""What a program begins with that says of each attempt how the kernel answered; `parse` reads it."""
+
+IGNORE_SIGNALS = """
+import os, signal, sys, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+"""
+"""What a program begins with that no signal but those of the kernel ends."""
+
 _DENIED = frozenset({"EPERM", "EACCES", "ENOSYS", "EROFS"})
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
-import minisandbox
 from minisandbox import open_supervisor
 from tests import observer
-from tests.census import own_cgroups
+from tests.census import groups_of
+from tests.crash import child_that_is_ready
+from tests.probes.lab import IGNORE_SIGNALS
 
 pytestmark = pytest.mark.requires_root
 
@@ -34,14 +33,7 @@ trio.run(main)
 """
 """A process of its own with a supervisor and a sandbox in which something runs, again when it reached a limit."""
 
-DEAF = """
-import os, signal, sys, time
-for number in range(1, 65):
-    try:
-        signal.signal(number, signal.SIG_IGN)
-    except (OSError, ValueError):
-        pass
-signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+DEAF = f"""{IGNORE_SIGNALS}
 for _ in range(4):
     if os.fork() == 0:
         os.setsid()
@@ -59,25 +51,9 @@ WORKLOADS = {
 }
 
 
-@contextlib.contextmanager
-def owner(state_dir: Path, workload: str) -> Iterator[subprocess.Popen[bytes]]:
+def owner(state_dir: Path, workload: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Start an owner and wait until its workload runs."""
-    environment = {"PYTHONPATH": str(Path(minisandbox.__file__).parents[1])}
-    command = [sys.executable, "-c", OWNER, str(state_dir), WORKLOADS[workload]]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert b"ready\n" == process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
-
-
-def groups_of(process: psutil.Process) -> list[Path]:
-    """Return the control groups of the instance that a process belongs to, in every hierarchy."""
-    lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
-    (name,) = {part for line in lines for part in line.split("/") if part.startswith("minisandbox-")}
-    return [own / name for own in own_cgroups() if (own / name).exists()]
+    return child_that_is_ready(OWNER, str(state_dir), WORKLOADS[workload])
 
 
 ENDS = [

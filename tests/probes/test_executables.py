@@ -13,16 +13,11 @@ import trio
 
 from minisandbox import Supervisor
 from minisandbox.launcher import binary_path
-from tests.probes.lab import PROBE, SANDBOXED, Defence, host_pid_of_init, parse, policy_of, probe_bind
+from tests.probes.lab import ATTEMPT, PROBE, SANDBOXED, Defence, host_pid_of_init, parse, policy_of, probe_bind
 
-REWRITE = """
-import errno, os
-def attempt(name, act):
-    try:
-        act()
-        print(name, "ok")
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])
+REWRITE = (
+    ATTEMPT
+    + """
 for pid in ("self", "1", "thread-self", str(os.getpid()), str(os.getppid())):
     link = f"/proc/{pid}/exe"
     attempt(link + ":write", lambda: os.open(link, os.O_WRONLY))
@@ -34,6 +29,7 @@ for pid in ("self", "1", "thread-self", str(os.getpid()), str(os.getppid())):
     attempt(link + ":reopen", lambda: os.open(f"/proc/self/fd/{path_fd}", os.O_RDWR))
     attempt(link + ":mode", lambda: os.chmod(f"/proc/self/fd/{path_fd}", 0o777))
 """
+)
 
 DENIED = {errno.errorcode[number] for number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY)}
 

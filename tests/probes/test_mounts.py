@@ -14,7 +14,7 @@ import pytest
 
 from minisandbox import Bind, StartError, Supervisor, UsageError, build_rootfs
 from tests.census import own_cgroups
-from tests.probes.lab import SANDBOXED, Defence, parse, policy_of, run_outside
+from tests.probes.lab import ATTEMPT, SANDBOXED, Defence, parse, policy_of, run_outside
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 """An ordinary user can make none, so those of the host are bound."""
@@ -113,14 +113,9 @@ async def test_mounts_of_a_sandbox_are_few_and_bare(supervisor: Supervisor, defe
     }
 
 
-CGROUPS = """
-import errno, os, sys
-def attempt(name, act):
-    try:
-        act()
-        print(name, "ok")
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])
+CGROUPS = (
+    ATTEMPT
+    + """
 place = sys.argv[1]
 attempt("mkdir", lambda: (os.mkdir(place + "/probe"), os.rmdir(place + "/probe")))
 for name in sorted(os.listdir(place)):
@@ -128,6 +123,7 @@ for name in sorted(os.listdir(place)):
     if not os.path.isdir(place + "/" + name) and mode & 0o222:
         attempt(name, lambda: os.close(os.open(place + "/" + name, os.O_WRONLY)))
 """
+)
 """Opens every file of a control group for writing, and makes a group below it."""
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from minisandbox import ExitReason, Limits, Sandbox, Supervisor
-from tests.probes.lab import PROBE, SANDBOXED, Defence, host_pid_of_init, policy_of, probe_bind
+from tests.probes.lab import IGNORE_SIGNALS, PROBE, SANDBOXED, Defence, host_pid_of_init, policy_of, probe_bind
 
 SIGNALS = sorted(set(range(1, 65)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, 32, 33})
 """All that may be ignored, but for SIGCHLD, which trio needs, and those that the C library keeps to itself."""
@@ -58,15 +58,8 @@ async def test_no_signal_is_ignored_or_blocked(
     assert [0, 0] == dispositions(result.stdout.decode())
 
 
-IGNORE_ALL = """
-import os, signal, sys
-for number in range(1, 65):
-    try:
-        signal.signal(number, signal.SIG_IGN)
-    except (OSError, ValueError):
-        pass
-signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
-ENDS = {"spin": lambda: [None for _ in iter(int, 1)], "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP)}
+IGNORE_ALL = f"""{IGNORE_SIGNALS}
+ENDS = {{"spin": lambda: [None for _ in iter(int, 1)], "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP)}}
 if os.fork() == 0:
     os.setsid()
 ENDS[sys.argv[1]]()

@@ -19,6 +19,7 @@ from minisandbox import FileTransferError, ProtocolError, Sandbox, SandboxError,
 from minisandbox.runtime.tree_host import HostTarget
 from minisandbox.runtime.tree_pump import Tally, TreeBounds, receive
 from minisandbox.runtime.tree_stream import END, Entry, Kind, encode_entry, padding
+from tests.archives import retyped
 
 CANARY = b"of the host"
 
@@ -165,21 +166,13 @@ async def test_a_stream_that_is_none_makes_nothing(tmp_path: Path, outside: Path
     """Row 14: other types or other bytes: it ends, typed."""
     data = {
         "no-stream": os.urandom(4096),
-        "device": _retyped(encode_entry(Entry(Kind.FILE, "sda", mode=0o666)), b"4") + END,
+        "device": retyped(encode_entry(Entry(Kind.FILE, "sda", mode=0o666)), b"4") + END,
     }[kind]
     with pytest.raises(ProtocolError):
         await take(data, tmp_path / "made")
 
     assert not (tmp_path / "made").exists()
     assert untouched(outside)
-
-
-def _retyped(header: bytes, kind: bytes) -> bytes:
-    changed = bytearray(header)
-    changed[156:157] = kind
-    changed[148:156] = b" " * 8
-    changed[148:156] = b"%06o\0 " % sum(changed)
-    return bytes(changed)
 
 
 async def test_a_link_is_no_tree_and_no_way_out_of_one(sandbox: Sandbox, tmp_path: Path) -> None:

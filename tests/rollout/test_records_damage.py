@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from minisandbox.rollout.recovery import recover_records
 from minisandbox.rollout.schema import INLINE_BYTES
 from minisandbox.rollout.spec import Episode, EpisodeKey, Run
 from minisandbox.rollout.store import open_store
+from tests.disks import small_disk
 from tests.rollout.episodes import RUN, make_episode, make_task, make_turn, many_episodes
 
 ROOT = Path(__file__).parents[2]
@@ -48,17 +48,6 @@ def read(directory: Path) -> list[Episode | RecordError]:
     """Return all episodes of a store, with an error for each that is damaged."""
     with open_records(directory) as records:
         return list(records.episodes())
-
-
-@contextlib.contextmanager
-def small_disk(point: Path, size: str) -> Iterator[Path]:
-    """Mount a file system in memory that is full soon."""
-    point.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "small", point], check=True)
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", point], check=True)
 
 
 @pytest.mark.requires_root

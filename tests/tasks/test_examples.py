@@ -22,7 +22,7 @@ from minisandbox.tasks.workshop import Workshop
 from tests.tasks.samples import DEADLINE_S, files
 
 EXAMPLES = directories(Path(__file__).parents[2] / "examples" / "tasks")
-QUESTION = {"question": "Show the lines with a.", "ip_file": ["in.txt"], "op_file": "ab\nca\n", "ref_solution": []}
+QUESTION = {"question": "Show the lines with a.", "ip_file": ["in.txt"]}
 
 
 CHEAP = (
@@ -59,10 +59,12 @@ async def test_no_check_of_an_example_fails(workshop: Callable[[Task, int], Work
     assert {} == {name: each for name, each in seen.items() if each.status in (Status.FAILED, Status.WARNED)}
 
 
-def exercise(*solutions: str) -> Task:
+def exercise(
+    *solutions: str, lines: str = "ab\nxx\nca\nyy\nzz\n", answer: str = "ab\nca\n", sort_op: bool = False
+) -> Task:
     """Return an exercise with these solutions."""
-    question = msgspec.convert({**QUESTION, "ref_solution": list(solutions)}, exercises._Question)
-    made = exercises.task_of("cli-001", question, files(in_dot_txt="ab\nxx\nca\nyy\nzz\n"))
+    said = {**QUESTION, "ref_solution": list(solutions), "op_file": answer, "sort_op": sort_op}
+    made = exercises.task_of("cli-001", msgspec.convert(said, exercises._Question), files(in_dot_txt=lines))
     assert isinstance(made, Task)
     return made
 

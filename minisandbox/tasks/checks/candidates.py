@@ -7,7 +7,7 @@ from minisandbox.tasks.certificate import Status
 from minisandbox.tasks.checks.case import Case, Report, has_score, is_accepted, outcome_text, report, skipped
 from minisandbox.tasks.mutants import mutants_of, variants_of
 from minisandbox.tasks.stubs import hacks_of, stubs_of
-from minisandbox.tasks.task import Files
+from minisandbox.tasks.task import Files, Task
 
 KILLED_WELL, KILLED_LEAST = 0.6, 0.3
 """Shares of mutants: with fewer a person should look, with fewer still the tests say too little."""
@@ -51,9 +51,14 @@ async def mutants_fail(case: Case) -> Report:
     return report(texts, otherwise=Status.WARNED if share >= KILLED_LEAST else Status.FAILED)
 
 
+def others_of(task: Task, solution: Files) -> dict[str, Files]:
+    """Return submissions that are as right as the solution."""
+    return {**task.accepted, **variants_of(solution)}
+
+
 async def others_pass(case: Case) -> Report:
     """T09: those of the task, and the solution written otherwise."""
-    others = {**case.task.accepted, **variants_of(await case.gold_files())}
+    others = others_of(case.task, await case.gold_files())
     if not others:
         return skipped("there is no other submission in accepted/, and none could be made of the solution")
     verdicts = await case.workshop.try_files(others)

@@ -75,6 +75,11 @@ def has_score(verdict: Verdict) -> bool:
     return (verdict.decision.score or 0.0) > 0.0
 
 
+def outcomes_of(verdict: Verdict) -> dict[str, Outcome]:
+    """Return what came of each test."""
+    return {test.id: test.outcome for test in verdict.decision.tests}
+
+
 def outcome_text(verdict: Verdict) -> str:
     """Say in a few words what came of a submission."""
     decision = verdict.decision

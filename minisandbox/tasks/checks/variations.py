@@ -15,7 +15,7 @@ from minisandbox.judge.kinds.suite import without_mirror
 from minisandbox.judge.spec import Outcome
 from minisandbox.judge.verdict import Verdict
 from minisandbox.tasks.certificate import Status
-from minisandbox.tasks.checks.case import Case, Report, is_accepted, outcome_text, report, skipped
+from minisandbox.tasks.checks.case import Case, Report, is_accepted, outcome_text, outcomes_of, report, skipped
 
 SENTINEL = "no such answer 7c1f"
 ALONE_TRIED = 20
@@ -111,7 +111,7 @@ async def tests_stand_alone(case: Case) -> Report:
         for call in tried
     ]
     verdicts: list[Verdict] = await case.workshop.try_all([(gold, assignment) for assignment in single])
-    together = {test.id: test.outcome for verdict in case.gold_verdicts[:1] for test in verdict.decision.tests}
+    together = outcomes_of(case.gold_verdicts[0]) if case.gold_verdicts else {}
     bad = [
         f"{call.id}: {alone.decision.tests[0].outcome.value} alone, {together[call.id].value} with the others"
         for call, alone in zip(tried, verdicts, strict=True)
