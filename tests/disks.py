@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 @contextlib.contextmanager
@@ -17,3 +20,12 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+def require_attributes(disk: Path) -> None:
+    """Skip the test where files in memory have no attributes of users: before Linux 6.6."""
+    try:
+        os.setxattr(disk, "user.tried", b"")
+    except OSError:
+        pytest.skip("the tmpfs of this kernel has no user attributes")
+    os.removexattr(disk, "user.tried")

@@ -37,7 +37,7 @@ from minisandbox.images import (
     verify_snapshot,
 )
 from tests.crash import STEPS, crash_at_each_step
-from tests.disks import small_disk
+from tests.disks import require_attributes, small_disk
 from tests.snapshots import left_of, make_layer, make_upper, opened, save
 
 pytestmark = pytest.mark.requires_root
@@ -297,6 +297,7 @@ def test_device_is_no_part_of_a_snapshot(store: SnapshotStore, layer: Path) -> N
 def test_full_disk_is_typed_and_loses_nothing(layer: Path, tmp_path: Path, free_kib: int) -> None:
     """What was stored before is whole, nothing is half there, and after some room is made the same call works."""
     with small_disk(tmp_path / "disk", "1500k") as disk:
+        require_attributes(disk)
         store = SnapshotStore(StateDir.open(disk / "state"))
         one = save(store, "one", make_upper(tmp_path / "upper"))
         statvfs = os.statvfs(disk)
