@@ -7,11 +7,13 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 
 from minisandbox import (
     Bind,
+    BrokenError,
     ClosedError,
     ExitReason,
     Limits,
@@ -290,6 +292,25 @@ async def test_a_template_that_is_gone_when_a_sandbox_starts_is_replaced(
         result = await sandbox.run_warm("print(1)")
 
     assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_pod_that_is_killed_takes_all_with_it(supervisor: Supervisor, template: Template) -> None:
+    """Sandboxes break and no process of them lives on, which it does without a new PR_SET_PDEATHSIG in warm.c."""
+    (pod,) = (child for child in psutil.Process().children() if observer.name_of(child) == "minisandbox-p")
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        async with await sandbox.start_warm("import time; time.sleep(1000)") as process:
+            with observer.watched(inside := observer.descendants(pod)) as pidfds:
+                template.kill()
+                await observer.wait_ended(pidfds)
+            with pytest.raises(BrokenError):
+                await process.wait()
+        with pytest.raises(BrokenError):
+            await sandbox.run_warm("print(1)")
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        result = await sandbox.run_warm("print(2)")
+
+    assert len(inside) >= 4
+    assert b"2\n" == result.stdout
 
 
 @pytest.mark.slow
