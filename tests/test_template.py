@@ -298,7 +298,8 @@ async def test_a_pod_that_is_killed_takes_all_with_it(supervisor: Supervisor, te
     """Sandboxes break and no process of them lives on, which it does without a new PR_SET_PDEATHSIG in warm.c."""
     (pod,) = (child for child in psutil.Process().children() if observer.name_of(child) == "minisandbox-p")
     async with supervisor.open_sandbox(template=template) as sandbox:
-        async with await sandbox.start_warm("import time; time.sleep(1000)") as process:
+        async with await sandbox.start_warm("import time; print(1, flush=True); time.sleep(1000)") as process:
+            await process.stdout.receive_some(1)
             with observer.watched(inside := observer.descendants(pod)) as pidfds:
                 template.kill()
                 await observer.wait_ended(pidfds)
