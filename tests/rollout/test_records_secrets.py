@@ -121,8 +121,7 @@ def content_of(directory: Path) -> bytes:
 
 async def test_no_file_of_a_store_ever_holds_a_secret(tmp_path: Path) -> None:
     """Wherever it came from: actions, outputs, data, errors, events, options, facts of the machine, tasks."""
-    secret = SECRETS["github"]
-    own = "internal-" + letters(8, string.digits)
+    secret, own = SECRETS["github"], "internal-" + letters(8, string.digits)
     text = f"it is {secret}, or {own}."
     big = text.encode() + bytes(INLINE_BYTES)
     actions: tuple[Action, ...] = (

@@ -116,7 +116,7 @@ def test_the_slowest_tasks_come_first(tmp_path: Path) -> None:
     assert ("slow", 10.0, 11.0) == (slow.task, slow.median_seconds, slow.longest_seconds)
     assert ("fast", 2.0, 99.0) == (fast.task, fast.median_seconds, fast.longest_seconds)
     assert "fast/oracle/2" == report.summaries[fast.slowest].episode
-    assert {"queue": 0.5, "open": 0.25, "think": 1.5, "act": 0.75, "judge": 1.0} == slow.phases
+    assert {"queue": 0.5, "open": 0.25, "think": 1.75, "act": 0.875, "judge": 1.0} == slow.phases
 
 
 @pytest.mark.parametrize("gap_s", [0.001, 1.0, 60.0, 86_400.0, 1e8])
