@@ -305,13 +305,31 @@ async def test_a_pod_that_is_killed_takes_all_with_it(supervisor: Supervisor, te
                 await observer.wait_ended(pidfds)
             with pytest.raises(BrokenError):
                 await process.wait()
-        with pytest.raises(BrokenError):
-            await sandbox.run_warm("print(1)")
-    async with supervisor.open_sandbox(template=template) as sandbox:
-        result = await sandbox.run_warm("print(2)")
+        async with supervisor.open_sandbox(template=template) as other:
+            result = await other.run_warm("print(2)")
+            with pytest.raises(BrokenError):  # and not ClosedError: nobody closed it but to clean up
+                await sandbox.run_warm("print(1)")
 
     assert len(inside) >= 4
-    assert b"2\n" == result.stdout
+    assert (b"2\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_warm_process_that_cannot_be_made_again_takes_no_sandbox_with_it(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """Whoever asks for a fork is told; commands of the sandboxes that are open go on."""
+    tmp_path.chmod(0o777)
+    once = Bind(source=tmp_path, target="/once", writable=True)
+    async with supervisor.open_template(preload="import os\nos.mkdir('/once/more')", binds=[once]) as template:
+        async with supervisor.open_sandbox(template=template) as sandbox:
+            first = await sandbox.run_warm("print(1)")
+            assert template._warm is not None
+            template._warm.slot.cgroup.kill()
+            with pytest.raises(TemplateError, match="FileExistsError"):
+                await sandbox.run_warm("print(2)")
+            second = await sandbox.run(["/bin/echo", "3"])
+
+    assert (b"1\n", b"3\n") == (first.stdout, second.stdout)
 
 
 @pytest.mark.slow

@@ -95,12 +95,19 @@ class FaultySupervisor:
         """Open one, or fail."""
         self._chance.raise_one()
         async with self._supervisor.open_sandbox(**options) as sandbox:
-            for name in ("run", "start", "write_file", "put_tree"):
+            for name in ("run", "run_warm", "start", "write_file", "put_tree"):
                 setattr(sandbox, name, partial(self._call, getattr(sandbox, name)))
             if self._chance.comes(KILLED):
-                with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+                with contextlib.suppress(psutil.NoSuchProcess, ValueError, IndexError):
                     self._chance.one_of(observer.inits()).kill()
             yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_template(self, *given: Any, **options: Any) -> AsyncIterator[minisandbox.Template]:
+        """Open one, or fail."""
+        self._chance.raise_one()
+        async with self._supervisor.open_template(*given, **options) as template:
+            yield template
 
     async def _call(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         if self._chance.comes("in use"):

@@ -13,10 +13,16 @@ import trio
 import minisandbox
 from minisandbox.errors import BusyError, SandboxError, StartError, TemplateError, UsageError
 from minisandbox.judge.assignment import Environment
+from minisandbox.judge.pipeline import Judge
+from minisandbox.judge.store import Store
 from minisandbox.rollout.actions import perform
+from minisandbox.rollout.concurrency import Concurrency
 from minisandbox.rollout.policy import Player
 from minisandbox.rollout.prepared import Prepared
+from minisandbox.rollout.referee import LocalReferee
+from minisandbox.rollout.run import Plan, Run
 from minisandbox.rollout.scene import open_scene
+from minisandbox.rollout.scheduler import Retry
 from minisandbox.rollout.spec import Action, Episode, Observation, Outcome, Python, Step, Submit, Write
 from minisandbox.rollout.warm import open_warm_tasks
 from minisandbox.runtime.template_pool import MOST_TEMPLATES
@@ -24,11 +30,13 @@ from minisandbox.spec import ExitReason
 from minisandbox.tasks.environment import open_environment, open_warm_python
 from minisandbox.tasks.task import Agent, Task
 from tests.rollout.conftest import PlayAll
+from tests.rollout.faults import Chance, FaultySupervisor
 from tests.rollout.players import DEADLINE_S, JUDGING, Memory, acting_player, file_task, script_player
 
 pytestmark = JUDGING
 
 ROOT = "/submission"
+RETRY = Retry(tries=10, backoff_s=0.001, backoff_most_s=0.01)
 SOLVE = Write(path="hello.txt", content=b"hello\n")
 IS_LOADED = "import sys; print('decimal' in sys.modules)"
 
@@ -325,6 +333,41 @@ async def test_a_fault_that_passes_is_no_reason_to_stay_cold(
 
     assert first is third
     assert (None, True) == (second, first is not None)
+
+
+@pytest.mark.slow
+async def test_faults_around_warm_pythons_never_make_a_false_score(
+    supervisor: minisandbox.Supervisor, tmp_path: Path, memory: Memory
+) -> None:
+    """5 % at every step, pods and warm processes killed among them: the verdict that was earned, or none as ours."""
+    chance = Chance(0.05, seed=3)
+    faulty = FaultySupervisor(supervisor, chance)
+    judge = Judge(supervisor=supervisor, store=Store.open(tmp_path / "judge"))
+
+    def playing(name: str, code: str) -> Player:
+        async def act(observation: Observation) -> Step:
+            for template in supervisor.templates:
+                if chance.comes("pod"):
+                    template.kill()
+                elif template._warm is not None and chance.comes("warm process"):
+                    template._warm.slot.cgroup.kill()
+            return Step(action=Python(code=code) if observation.turn < 3 else Submit())
+
+        return acting_player(name, act)
+
+    players = [playing("solver", "import decimal; open('hello.txt', 'w').write('hello\\n')"), playing("idler", "1")]
+    plan = Plan(players=players, samples=10, concurrency=Concurrency(least=4, most=4), retry=RETRY)
+    tasks = [warm_task("decimal", name=name) for name in "ab"]
+    with trio.fail_after(4 * DEADLINE_S):
+        await Run(plan, faulty, LocalReferee(judge, 2), memory).play(iter(tasks))  # type: ignore[arg-type]
+    episodes = list(memory.episodes.values())
+    earned = {"solver": 1.0, "idler": 0.0}
+
+    assert 2 * 2 * 10 == len(episodes)
+    assert [] == [each for each in episodes if each.reward not in (earned[each.key.policy], None)]
+    assert sum(each.reward is None for each in episodes) < len(episodes) / 2
+    assert sum(each.warm for each in episodes) > len(episodes) / 2
+    assert {"pod", "warm process", "in use"} <= {kind for kind, count in chance.thrown.items() if count}
 
 
 # ---- scenes
