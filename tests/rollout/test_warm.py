@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 import trio
 
 import minisandbox
-from minisandbox.errors import BusyError, SandboxError, StartError, TemplateError, UsageError
+from minisandbox.errors import BusyError, DeadlineError, HostError, SandboxError, StartError, TemplateError, UsageError
 from minisandbox.judge.assignment import Environment
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store
@@ -249,6 +250,27 @@ async def test_a_template_that_finds_no_room_is_asked_for_again(state_dir: Path)
     assert later is not None
     assert b"True\n" == ran.stdout
     assert ["BusyError"] == [data["why"].partition(":")[0] for _, _, data in memory.events]
+
+
+@pytest.mark.parametrize("error", [HostError("no subordinate ids"), DeadlineError("too long"), TemplateError("no", "")])
+async def test_what_fails_as_surely_again_is_not_tried_again(
+    supervisor: minisandbox.Supervisor, monkeypatch: pytest.MonkeyPatch, error: SandboxError
+) -> None:
+    """Episodes would wait for it each time."""
+    tries = 0
+
+    def open_template(*given: object, **options: object) -> NoReturn:
+        nonlocal tries
+        tries += 1
+        raise error
+
+    monkeypatch.setattr(supervisor, "open_template", open_template)
+    memory = Memory()
+    async with open_warm_tasks(supervisor, memory.event, 4) as warm:
+        found = [await warm.template(warm_task("decimal")) for _ in range(3)]
+
+    assert ([None] * 3, 1) == (found, tries)
+    assert ["cold"] == [name for name, _, _ in memory.events]
 
 
 # ---- faults of ours
