@@ -7,11 +7,13 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 
 from minisandbox import (
     Bind,
+    BrokenError,
     ClosedError,
     ExitReason,
     Limits,
@@ -290,6 +292,44 @@ async def test_a_template_that_is_gone_when_a_sandbox_starts_is_replaced(
         result = await sandbox.run_warm("print(1)")
 
     assert (b"1\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_pod_that_is_killed_takes_all_with_it(supervisor: Supervisor, template: Template) -> None:
+    """Sandboxes break and no process of them lives on, which it does without a new PR_SET_PDEATHSIG in warm.c."""
+    (pod,) = (child for child in psutil.Process().children() if observer.name_of(child) == "minisandbox-p")
+    async with supervisor.open_sandbox(template=template) as sandbox:
+        async with await sandbox.start_warm("import time; print(1, flush=True); time.sleep(1000)") as process:
+            await process.stdout.receive_some(1)
+            with observer.watched(inside := observer.descendants(pod)) as pidfds:
+                template.kill()
+                await observer.wait_ended(pidfds)
+            with pytest.raises(BrokenError):
+                await process.wait()
+        async with supervisor.open_sandbox(template=template) as other:
+            result = await other.run_warm("print(2)")
+            with pytest.raises(BrokenError):  # and not ClosedError: nobody closed it but to clean up
+                await sandbox.run_warm("print(1)")
+
+    assert len(inside) >= 4
+    assert (b"2\n", 1) == (result.stdout, template.replaced)
+
+
+async def test_a_warm_process_that_cannot_be_made_again_takes_no_sandbox_with_it(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """Whoever asks for a fork is told; commands of the sandboxes that are open go on."""
+    tmp_path.chmod(0o777)
+    once = Bind(source=tmp_path, target="/once", writable=True)
+    async with supervisor.open_template(preload="import os\nos.mkdir('/once/more')", binds=[once]) as template:
+        async with supervisor.open_sandbox(template=template) as sandbox:
+            first = await sandbox.run_warm("print(1)")
+            assert template._warm is not None
+            template._warm.slot.cgroup.kill()
+            with pytest.raises(TemplateError, match="FileExistsError"):
+                await sandbox.run_warm("print(2)")
+            second = await sandbox.run(["/bin/echo", "3"])
+
+    assert (b"1\n", b"3\n") == (first.stdout, second.stdout)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minisandbox.cli.verdict import explain
 from minisandbox.rollout.charts import duration
 from minisandbox.rollout.shown import visible, visible_content, visible_line
-from minisandbox.rollout.spec import Edit, Episode, Read, Run, Submit, Turn, Write
+from minisandbox.rollout.spec import Edit, Episode, Python, Read, Run, Submit, Turn, Write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,10 @@ def episode_parts(episode: Episode, instruction: str | None, lines: int | None) 
     trajectory = episode.trajectory
     yield _text(visible_line(episode.key.id), "bold")
     facts = [f"seed {episode.seed}", f"{duration(episode.seconds)} after {duration(episode.queued_s)} in the queue"]
-    facts += [f"opened in {duration(episode.opened_s)}", f"judged in {duration(episode.judged_s)}"]
+    facts += [
+        f"opened{' warm' * episode.warm} in {duration(episode.opened_s)}",
+        f"judged in {duration(episode.judged_s)}",
+    ]
     if trajectory.branched_from is not None:
         facts.append(
             visible_line(f"branched from {trajectory.branched_from[0]} after {trajectory.branched_from[1]} turns")
@@ -76,8 +79,9 @@ def _turn_parts(turn: Turn, lines: int | None) -> Iterator[RenderableType]:
     tokens = f", {turn.tokens} tokens" if turn.tokens else ""
     yield _text(f"turn {turn.index + 1}  ", "bold", (f"{at}{tokens}", "dim"))
     match action:
-        case Run():
-            yield _block(action.command, lines, "cyan", "$ ")
+        case Run() | Python():
+            text, mark = (action.command, "$ ") if isinstance(action, Run) else (action.code, ">>> ")
+            yield _block(text, lines, "cyan", mark)
             if action.stdin:
                 yield _block(action.stdin, lines, "dim cyan", "< ")
         case Read():

@@ -81,8 +81,9 @@ async def _serve(options: argparse.Namespace, place: Path, listener: socket.sock
     from minisandbox.judge.pipeline import Judge
     from minisandbox.judge.server import Server
     from minisandbox.judge.store import Store
-    from minisandbox.judge.warm import MOST_TEMPLATES, open_warm
+    from minisandbox.judge.warm import open_warm
     from minisandbox.runtime.opening import open_supervisor
+    from minisandbox.runtime.template_pool import MOST_TEMPLATES
     from minisandbox.tasks.certified import load_certified
 
     store = Store.open(place)

@@ -21,7 +21,7 @@ from minisandbox.errors import SandboxError
 from minisandbox.judge.integrity import SHARED_USER, caps_of
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.store import Store as JudgeStore
-from minisandbox.judge.warm import MOST_TEMPLATES, Warm, open_warm
+from minisandbox.judge.warm import Warm, open_warm
 from minisandbox.rollout.referee import LocalReferee, Referee, RemoteReferee
 from minisandbox.rollout.run import Plan, Run
 from minisandbox.rollout.scheduler import first_of
@@ -30,6 +30,7 @@ from minisandbox.rollout.store import open_store
 from minisandbox.rollout.tally import Tally
 from minisandbox.runtime.opening import open_supervisor
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.template_pool import MOST_TEMPLATES
 
 JUDGE_NAME = "judge"
 """Below the directory of the records: the judge's own, which only it enters."""
@@ -49,7 +50,9 @@ async def serve_run(plan: Plan, sources: Sequence[str], options: argparse.Namesp
 async def _serve(plan: Plan, sources: Sequence[str], options: argparse.Namespace, state_dir: Path | None) -> Summary:
     session = _Session()
     processors = len(os.sched_getaffinity(0))
-    most = 2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors + MOST_TEMPLATES
+    most = (
+        2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors + 2 * MOST_TEMPLATES
+    )  # of tasks, and of the judge
     with session.scope:
         async with (
             _heeding(session.heed),

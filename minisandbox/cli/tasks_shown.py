@@ -27,6 +27,7 @@ def task_fields(task: Task) -> dict[str, object]:
         "tests": len(plan.expected),
         "integrity": task.assignment.integrity.value,
         "rootfs": task.assignment.environment.rootfs,
+        "warm": None if task.agent.warm is None else list(task.agent.warm),
         "files": len(task.files),
         "has_solution": bool(task.solution),
         "digest": task.digest,

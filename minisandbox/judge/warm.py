@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
-import trio
-
-from minisandbox.binds import Bind
-from minisandbox.errors import BusyError, SandboxError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.judge import frames
 from minisandbox.judge.toolbox import cell_policy, command, importing, package_bind, python, toolbox
 from minisandbox.runtime.process import Process
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.runtime.template import Template
+from minisandbox.runtime.template_pool import TemplatePool
 from minisandbox.spec import Limits
-
-MOST_TEMPLATES = 4
-"""How many Pythons are kept warm. Each holds memory and the place of a sandbox."""
 
 OFTEN = 3
 """An environment that is asked for so often is worth a warm Python."""
@@ -40,50 +36,32 @@ _SHIM = Path(__file__).with_name("shim.py")
 class Warm:
     """Templates, each opened when it is worth it. `open_warm` makes it and closes it."""
 
-    def __init__(self, supervisor: Supervisor, stack: contextlib.AsyncExitStack, often: int) -> None:
-        self._supervisor, self._stack, self._often = supervisor, stack, often
-        self._opening = trio.Lock()
+    def __init__(self, supervisor: Supervisor, pool: TemplatePool, often: int) -> None:
+        self._supervisor, self._pool, self._often = supervisor, pool, often
         self._asked: Counter[_KEY] = Counter()
-        self._templates: dict[_KEY, Template | None] = {}
 
     async def programs(self) -> Template | None:
         """Return the template of our own programs."""
-        key = ("our own programs", ())
-        if key not in self._templates:
-            rootfs = await toolbox(self._supervisor)
-            preload = "\n".join(importing(program) for program in PROGRAMS)
-            await self._open(key, rootfs, preload, python(), {}, (package_bind(),))
-        return self._templates.get(key)
+        return await self._pool.find("our own programs", self._open_programs)
 
     async def shim(self, rootfs: Rootfs, variables: Mapping[str, str]) -> Template | None:
         """Return the template of calls in an environment; `shim:main` of it serves them."""
         key = (rootfs.digest, tuple(sorted(variables.items())))
         self._asked[key] += 1
-        if key not in self._templates and self._asked[key] >= self._often:
-            await self._open(key, rootfs, _shim_source(), "python3", variables, ())
-        return self._templates.get(key)
+        if self._asked[key] < self._often:
+            return None
+        return await self._pool.find(key, partial(self._open_shim, rootfs, variables))
 
-    async def _open(
-        self,
-        key: _KEY,
-        rootfs: Rootfs,
-        preload: str,
-        program: str,
-        variables: Mapping[str, str],
-        binds: Sequence[Bind],
-    ) -> None:
-        async with self._opening:
-            if key in self._templates or len(self._templates) >= MOST_TEMPLATES:
-                return
-            template = self._supervisor.open_template(
-                rootfs, preload=preload, python=program, env=variables, hash_seed=0, binds=binds
-            )
-            try:
-                self._templates[key] = await self._stack.enter_async_context(template)
-            except BusyError:  # another time, perhaps
-                return
-            except SandboxError:  # no Python there, say: cells find the same, and tell it
-                self._templates[key] = None
+    @contextlib.asynccontextmanager
+    async def _open_programs(self) -> AsyncIterator[Template]:
+        preload = "\n".join(importing(program) for program in PROGRAMS)
+        async with self._supervisor.open_template(
+            await toolbox(self._supervisor), preload=preload, python=python(), hash_seed=0, binds=(package_bind(),)
+        ) as template:
+            yield template
+
+    def _open_shim(self, rootfs: Rootfs, variables: Mapping[str, str]) -> AbstractAsyncContextManager[Template]:
+        return self._supervisor.open_template(rootfs, preload=_shim_source(), env=variables, hash_seed=0)
 
 
 def _shim_source() -> str:
@@ -100,7 +78,7 @@ def _shim_source() -> str:
 async def open_warm(supervisor: Supervisor, often: int = OFTEN) -> AsyncIterator[Warm]:
     """Keep Pythons warm for the block, of environments that are asked for so often."""
     async with contextlib.AsyncExitStack() as stack:
-        yield Warm(supervisor, stack, often)
+        yield Warm(supervisor, TemplatePool(stack), often)
 
 
 @contextlib.asynccontextmanager

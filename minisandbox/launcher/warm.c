@@ -107,6 +107,8 @@ pid_t warm_start(const struct host *host, const struct slot *slot, const struct 
 		pid = sys_clone3(&args);
 		error = pid < 0 ? errno : 0;
 		(void)setfsuid(0);
+		/* setfsuid has cleared it (prctl(2)), and the pod would outlive the process that the supervisor knows it by */
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (pid == 0) {
 			if (sys_capraise() < 0)
 				_exit(125);

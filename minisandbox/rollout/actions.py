@@ -9,10 +9,17 @@ import posixpath
 
 import trio
 
-from minisandbox.errors import CommandNotExecutableError, CommandNotFoundError, FileTransferError, UsageError
-from minisandbox.rollout.spec import Action, Edit, Outcome, Read, Run, Submit, Write
+from minisandbox.errors import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    FileTransferError,
+    TemplateError,
+    UsageError,
+)
+from minisandbox.rollout.spec import Action, Edit, Outcome, Python, Read, Run, Submit, Write
+from minisandbox.runtime.resolve import check_arguments
 from minisandbox.runtime.sandbox import Sandbox
-from minisandbox.spec import MAX_SECONDS, Limits
+from minisandbox.spec import MAX_SECONDS, Limits, Result
 
 FILE_MAX_BYTES = 4 << 20
 """How large a file may be that is read or edited; of a larger one, a command shows a part."""
@@ -31,7 +38,12 @@ async def perform(
         return Outcome()
     try:
         if isinstance(action, Run):
-            return await _run(action, sandbox, root, within_s, outcome_bytes)
+            argv = ["/bin/sh", "-c", action.command]
+            limits = _limits(action, within_s, outcome_bytes)
+            return _outcome(await sandbox.run(argv, stdin=action.stdin, cwd=root, limits=limits), outcome_bytes)
+        if isinstance(action, Python):
+            limits = _limits(action, within_s, outcome_bytes)
+            return _outcome(await _run_python(action, sandbox, root, limits), outcome_bytes)
         with trio.move_on_after(math.inf if within_s is None else within_s):
             return await _transfer(action, sandbox, root, outcome_bytes)
         return Outcome(error=f"not done within {within_s:g} s")
@@ -39,14 +51,24 @@ async def perform(
         return Outcome(error=str(error)[:1000])
 
 
-async def _run(action: Run, sandbox: Sandbox, root: str, within_s: float | None, outcome_bytes: int) -> Outcome:
+def _limits(action: Run | Python, within_s: float | None, outcome_bytes: int) -> Limits:
     allowed = [each for each in (within_s, action.wall_time_s, MAX_SECONDS) if each is not None]
-    result = await sandbox.run(
-        ["/bin/sh", "-c", action.command],
-        stdin=action.stdin,
-        cwd=root,
-        limits=Limits(wall_time_s=min(allowed), output_kept_bytes=2 * outcome_bytes),
-    )
+    return Limits(wall_time_s=min(allowed), output_kept_bytes=2 * outcome_bytes)
+
+
+async def _run_python(action: Python, sandbox: Sandbox, root: str, limits: Limits) -> Result:
+    """Run code warm where the sandbox has a template, and else cold, with the same result."""
+    argv = ["python3", "-c", action.code]
+    check_arguments(argv, (), root)  # what a new Python could not be given, a warm one is not given either
+    if sandbox.options.template is not None:
+        try:
+            return await sandbox.run_warm(action.code, stdin=action.stdin, cwd=root, limits=limits)
+        except TemplateError:  # there is no warm Python any more, and nothing was run
+            pass
+    return await sandbox.run(argv, stdin=action.stdin, cwd=root, limits=limits)
+
+
+def _outcome(result: Result, outcome_bytes: int) -> Outcome:
     return Outcome(
         stdout=bounded(result.stdout, outcome_bytes),
         stderr=bounded(result.stderr, outcome_bytes),

@@ -34,6 +34,13 @@ TOOLS = [
         stdin=("string?", "what it can read"),
         wall_time_s=("number?", "seconds after which it is killed"),
     ),
+    _tool(
+        "python",
+        "Run Python code by python3 in the directory of the task, and see its output and exit code.",
+        code=("string", "the code"),
+        stdin=("string?", "what it can read"),
+        wall_time_s=("number?", "seconds after which it is killed"),
+    ),
     _tool("read", "See a file.", path=_PATH),
     _tool(
         "write",

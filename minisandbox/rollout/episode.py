@@ -68,6 +68,7 @@ class Try:
     trajectory: Trajectory | None = None
     opened_s: float = 0.0
     judged_s: float = 0.0
+    warm: bool = False
     _began: float = field(default_factory=trio.current_time)
     _began_unix: float = field(default_factory=time.time)
 
@@ -83,7 +84,7 @@ class Try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._record, turns)
             async with job.open() as sandbox:
-                self.opened_s = self.seconds
+                self.opened_s, self.warm = self.seconds, sandbox.options.template is not None
                 scene = Scene(job.key.id, job.task, sandbox, court.budget)
                 with tell:
                     end, why = await play_turns(scene, job.player, seed=job.seed, tell=tell.send_nowait)
@@ -123,6 +124,7 @@ class Try:
             trajectory=trajectory,
             verdict=None if ruling is None else ruling.verdict,
             attempts=tuple(self.attempts),
+            warm=self.warm,
             judge_episode=None if ruling is None else ruling.judge_episode,
         )
 

@@ -25,7 +25,7 @@ EXTRA = "pip install minisandbox[parquet]"
 GROUP_EPISODES = 200
 """How many episodes of a Parquet file are held in memory at once."""
 
-_ACTION = ("command", "stdin", "path", "content", "executable", "old", "new", "note", "wall_time_s")
+_ACTION = ("command", "code", "stdin", "path", "content", "executable", "old", "new", "note", "wall_time_s")
 _OUTCOME = ("stdout", "stderr", "truncated", "exit_code", "signal", "error")
 
 
@@ -33,7 +33,7 @@ ROW_NAMES = (
     *("episode", "task", "policy", "sample", "group", "instruction", "reward", "masked", "quarantine", "verdict"),
     *("score", "passed", "total", "suspicious", "integrity", "evidence", "decision_sha256", "end", "why", "limits_hit"),
     *("artifacts", "branched_from", "branched_after", "seed", "task_digest", "judge_episode", "started", "seconds"),
-    *("queued_s", "opened_s", "judged_s", "faults", "turns"),
+    *("queued_s", "opened_s", "judged_s", "warm", "faults", "turns"),
 )
 TURN_NAMES = (
     *("turn", "action", *_ACTION, *_OUTCOME, "exit_reason", "usage", "started_s", "think_s", "act_s", "tokens", "data"),
@@ -82,6 +82,7 @@ def episode_row(episode: Episode, instruction: str | None) -> dict[str, Any]:
         "task_digest": episode.task_digest,
         "judge_episode": episode.judge_episode,
         **{name: getattr(episode, name) for name in times},
+        "warm": episode.warm,
         "faults": [attempt.error for attempt in episode.attempts],
         "turns": [_turn_row(turn) for turn in trajectory.turns],
     }
@@ -193,7 +194,7 @@ def _replacing(target: Path) -> Iterator[Path]:
 _NUMBERS = frozenset({"reward", "score", "started", "seconds", "queued_s", "opened_s", "judged_s"})
 _NUMBERS_OF_TURN = frozenset({"wall_time_s", "cpu_time_s", "started_s", "think_s", "act_s"})
 _WHOLE = frozenset({"sample", "passed", "total", "branched_after", "seed", "turn", "tokens", "exit_code", "signal"})
-_YES_OR_NO = frozenset({"masked", "quarantine", "executable", "truncated"})
+_YES_OR_NO = frozenset({"masked", "quarantine", "warm", "executable", "truncated"})
 _LISTS = frozenset({"evidence", "limits_hit", "faults"})
 
 

@@ -110,6 +110,7 @@ def _episode_row(number: int, episode: Episode) -> Row:
         "turns": len(trajectory.turns),
         "tokens": min(sum(turn.tokens for turn in trajectory.turns), MOST_NUMBER),
         **{name: getattr(episode, name) for name in names},
+        "warm": episode.warm,
         "limits_hit": canonical(trajectory.limits_hit),
         "artifacts": trajectory.artifacts,
         "branched_from": branched_from,
@@ -223,6 +224,7 @@ def episode_of(row: Row, turns: Sequence[Turn], attempts: Sequence[Row], verdict
         trajectory=msgspec.structs.replace(_read(trajectory, Trajectory), turns=tuple(turns)),
         verdict=None if verdict is None else msgspec.json.decode(verdict, type=Verdict),
         attempts=tuple(_read(attempt, Attempt) for attempt in plain),
+        warm=bool(row["warm"]),
         **{name: row[name] for name in names},
     )
     if episode_digest(episode) != row["digest"]:

@@ -19,6 +19,7 @@ from minisandbox.rollout.referee import Referee
 from minisandbox.rollout.scheduler import Retry, Scheduler
 from minisandbox.rollout.source import LeftOut
 from minisandbox.rollout.spec import Budget, Episode, EpisodeKey
+from minisandbox.rollout.warm import WarmTasks, open_warm_tasks
 from minisandbox.runtime.supervisor import Supervisor
 from minisandbox.tasks.task import Task
 
@@ -90,20 +91,22 @@ class Run:
         )
         self._finished = frozenset(await self.recorder.begin(info))
         self.before = len(self._finished)
-        await self.scheduler.run(self._jobs(tasks))
+        # those that close still hold their places
+        async with open_warm_tasks(self.supervisor, self.recorder.event, 2 * plan.concurrency.most) as warm:
+            await self.scheduler.run(self._jobs(tasks, warm))
 
-    async def _jobs(self, tasks: Iterator[Task | LeftOut]) -> AsyncGenerator[Job, None]:
+    async def _jobs(self, tasks: Iterator[Task | LeftOut], warm: WarmTasks) -> AsyncGenerator[Job, None]:
         while (item := await trio.to_thread.run_sync(next, tasks, None)) is not None:
             if isinstance(item, LeftOut):
                 data = {"name": item.name, "why": item.why, "is_broken": item.is_broken}
                 await self.recorder.event("left_out", None, data)
                 self.tell_left_out(item)
                 continue
-            for job in await self._of_task(item):
+            for job in await self._of_task(item, warm):
                 self.begun += 1
                 yield job
 
-    async def _of_task(self, task: Task) -> list[Job]:
+    async def _of_task(self, task: Task, warm: WarmTasks) -> list[Job]:
         plan = self.plan
         wanted = [
             (key, player)
@@ -114,7 +117,7 @@ class Run:
         if not wanted:
             return []
         await self.recorder.task(task)
-        prepared = Prepared(self.supervisor, task, len(wanted))
+        prepared = Prepared(self.supervisor, task, len(wanted), warm)
         digest = task.digest
         return [
             Job(

@@ -15,6 +15,7 @@ from minisandbox.rollout.actions import perform
 from minisandbox.rollout.spec import Budget, End, Left, Observation, Outcome, Run, Step, Submit, Trajectory, Turn
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.template import Template
 from minisandbox.spec import ExitReason
 from minisandbox.tasks.environment import open_environment
 from minisandbox.tasks.task import Task
@@ -128,7 +129,7 @@ class Scene:
         """Open scenes for the block, by the names of their episodes, that go on from here; this one can, too.
 
         They have the turns so far and what is left of the budget, and see nothing of each other. Raises BusyError while
-        something runs in the sandbox, HostError where this kernel cannot fork one.
+        something runs in the sandbox, HostError where this kernel cannot fork one, UsageError for one of a template.
         """
         async with self.sandbox.fork(len(episodes)) as sandboxes:
             yield [
@@ -160,8 +161,16 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def open_scene(
-    supervisor: Supervisor, task: Task, *, budget: Budget | None = None, episode: str = ""
+    supervisor: Supervisor,
+    task: Task,
+    *,
+    budget: Budget | None = None,
+    episode: str = "",
+    template: Template | None = None,
 ) -> AsyncIterator[Scene]:
-    """Open a scene of a task for the block. Raises what `Supervisor.open_sandbox` raises."""
-    async with open_environment(supervisor, task) as sandbox:
+    """Open a scene of a task for the block. Raises what `Supervisor.open_sandbox` raises.
+
+    With a template (`open_warm_python`) its Python is warm, and it cannot be branched.
+    """
+    async with open_environment(supervisor, task, template) as sandbox:
         yield Scene(episode or task.name, task, sandbox, budget or Budget())

@@ -7,7 +7,7 @@ I/O.
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 """Of the tables. A store of another version is refused, never changed."""
 
 APPLICATION_ID = 0x6D736272
@@ -39,8 +39,8 @@ CREATE TABLE episodes (
     reward REAL, verdict TEXT, end TEXT NOT NULL, why TEXT NOT NULL, turns INTEGER NOT NULL, tokens INTEGER NOT NULL,
     seed INTEGER NOT NULL, task_digest TEXT NOT NULL, "group" TEXT NOT NULL, started REAL NOT NULL,
     seconds REAL NOT NULL, queued_s REAL NOT NULL, opened_s REAL NOT NULL, judged_s REAL NOT NULL,
-    limits_hit TEXT NOT NULL, artifacts TEXT, branched_from TEXT, branched_after INTEGER, judge_episode TEXT,
-    session INTEGER NOT NULL, redacted INTEGER NOT NULL, digest TEXT NOT NULL
+    warm INTEGER NOT NULL, limits_hit TEXT NOT NULL, artifacts TEXT, branched_from TEXT, branched_after INTEGER,
+    judge_episode TEXT, session INTEGER NOT NULL, redacted INTEGER NOT NULL, digest TEXT NOT NULL
 );
 CREATE TABLE attempts (
     episode INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL, message TEXT NOT NULL,
@@ -48,7 +48,7 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 CREATE TABLE turns (
     episode INTEGER NOT NULL, turn INTEGER NOT NULL, action TEXT NOT NULL,
-    command TEXT, stdin BLOB, path TEXT, content BLOB, executable INTEGER, old TEXT, new TEXT, note TEXT,
+    command TEXT, code TEXT, stdin BLOB, path TEXT, content BLOB, executable INTEGER, old TEXT, new TEXT, note TEXT,
     wall_time_s REAL, started_s REAL NOT NULL, think_s REAL NOT NULL, act_s REAL NOT NULL, tokens INTEGER NOT NULL,
     data TEXT, PRIMARY KEY (episode, turn)
 );

@@ -24,6 +24,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_unknown_f
     """Not more than what the budget allows a turn."""
 
 
+class Python(msgspec.Struct, frozen=True, kw_only=True, tag="python", forbid_unknown_fields=True):
+    """Run Python code, as by `python3 -c`, where the task is worked on: in a warm Python, if the task has one."""
+
+    code: str
+    stdin: bytes = b""
+    wall_time_s: float | None = None
+    """Not more than what the budget allows a turn."""
+
+
 class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read", forbid_unknown_fields=True):
     """Read a file."""
 
@@ -52,14 +61,14 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unk
     note: str = ""
 
 
-Action = Run | Read | Write | Edit | Submit
+Action = Run | Python | Read | Write | Edit | Submit
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an action. `error` is what the policy did wrong, in words for it; the rest is then empty."""
 
     stdout: bytes = b""
-    """Of a command, or the content of the file that was read. Bounded by the budget."""
+    """Of a command or code, or the content of the file that was read. Bounded by the budget."""
     stderr: bytes = b""
     truncated: bool = False
     exit_reason: ExitReason | None = None
@@ -209,6 +218,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None
     """None when nothing was judged; a verdict without a reward has `reward.mask`."""
     attempts: tuple[Attempt, ...] = ()
+    warm: bool = False
+    """Whether its last try had a warm Python."""
     judge_episode: str | None = None
     """What `minisandbox judge replay` takes."""
 

@@ -14,7 +14,7 @@ import msgspec
 from minisandbox.judge.spec import Outcome as Verdicts
 from minisandbox.judge.verdict import Verdict
 from minisandbox.rollout.shown import visible, visible_content
-from minisandbox.rollout.spec import Edit, Episode, Read, Run, Submit, Turn, Write
+from minisandbox.rollout.spec import Edit, Episode, Python, Read, Run, Submit, Turn, Write
 
 MOST_TEXT_BYTES = 48 << 20
 """About how much text of all episodes is in a page before it is packed."""
@@ -33,8 +33,8 @@ def action_fields(turn: Turn, most: int | None) -> dict[str, Any]:
     """Return an action as a title and a body of text."""
     action = turn.action
     match action:
-        case Run():
-            title, body = "run", action.command
+        case Run() | Python():
+            title, body = ("run", action.command) if isinstance(action, Run) else ("python", action.code)
             if action.stdin:
                 return {
                     "kind": title,

@@ -173,8 +173,8 @@ class Sandbox(Interactive, Transfers, Networked, Branchable, Movable, Warmed):
         return result
 
     def check_open(self) -> None:
-        """Raise ClosedError or BrokenError unless the sandbox can be used."""
-        if self._channel.closed:
+        """Raise ClosedError or BrokenError unless it can be used; one that broke did so, whoever closed it then."""
+        if self._channel.closed and not isinstance(self._broken, BrokenError):
             raise ClosedError("this sandbox is closed; open another")
         if self._broken is not None:
             raise self._broken

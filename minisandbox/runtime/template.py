@@ -78,12 +78,14 @@ class Template:
         """
         if self._warm is not None and self._warm.has_grown():
             self._warm.lose("it grew")
-        if self._warm is not None and self._warm.lost is None and not self.place.launcher.broken:
-            return self._warm
+        if (ready := self._ready()) is not None:
+            return ready
         async with self._changing:
             if self._closed:
                 raise ClosedError("this template is closed; open another")
             if self._place is not None and self._place.launcher.broken:
+                if self._warm is not None:
+                    self._warm.lose("its pod is gone")
                 await self._close_pod()
             if self._warm is not None and self._warm.lost is not None:
                 await self._close_warm()
@@ -92,7 +94,15 @@ class Template:
                 self._warm = await self._open()
             return self._warm
 
+    def _ready(self) -> WarmProcess | None:
+        """Return the warm process if it can be asked now; not while it is being started, or its pod being closed."""
+        warm, place = self._warm, self._place
+        if warm is None or warm.lost is not None or place is None or place.launcher.broken:
+            return None
+        return warm if warm.ready.is_set() else None
+
     async def _open(self) -> WarmProcess:
+        is_new = self._place is None
         try:
             if self._place is None:
                 async with contextlib.AsyncExitStack() as stack:
@@ -105,7 +115,8 @@ class Template:
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self._close_warm()
-                await self._close_pod()
+                if is_new:  # in another one there are sandboxes, whose commands go on
+                    await self._close_pod()
             raise
 
     async def _start_warm(self, place: Place) -> WarmProcess:

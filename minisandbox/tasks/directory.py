@@ -86,9 +86,17 @@ def load_task_directory(directory: Path) -> Task:
         agent=Agent(
             timeout_s=table.agent.timeout_sec,
             memory_bytes=table.environment.memory_mb and table.environment.memory_mb << 20,
+            warm=_warm(table, document),
         ),
         metadata=table.metadata,
     )
+
+
+def _warm(table: TaskTable, document: Document) -> tuple[str, ...] | None:
+    for name in table.minisandbox.warm or ():
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise document.error(("minisandbox", "warm"), f"warm: {name!r} cannot be the name of a module")
+    return table.minisandbox.warm
 
 
 def load_assignment(directory: Path) -> Assignment:

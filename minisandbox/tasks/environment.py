@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
@@ -17,6 +18,7 @@ from minisandbox.judge.layout import TaskArchive
 from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.runtime.snapshot import Snapshot
 from minisandbox.runtime.supervisor import Supervisor
+from minisandbox.runtime.template import Template
 from minisandbox.spec import Limits
 from minisandbox.tasks.task import Files, Task
 
@@ -31,10 +33,20 @@ def limits_of(task: Task) -> Limits:
     return msgspec.structs.replace(AGENT_LIMITS, memory_bytes=task.agent.memory_bytes)
 
 
+def variables_of(task: Task) -> dict[str, str]:
+    """Return the variables of a sandbox in which a task is worked on."""
+    return {**PINNED, **task.assignment.environment.variables}
+
+
 @contextlib.asynccontextmanager
-async def open_environment(supervisor: Supervisor, task: Task) -> AsyncIterator[Sandbox]:
-    """Open a sandbox for the block, as whoever solves the task finds it. Raises what `open_sandbox` raises."""
-    async with _opened(supervisor, task, None) as sandbox:
+async def open_environment(
+    supervisor: Supervisor, task: Task, template: Template | None = None
+) -> AsyncIterator[Sandbox]:
+    """Open a sandbox for the block, as whoever solves the task finds it; of a template that was opened for the task.
+
+    Raises what `open_sandbox` raises.
+    """
+    async with _opened(supervisor, task, template=template) as sandbox:
         await _lay_out(sandbox, task)
         yield sandbox
 
@@ -42,8 +54,22 @@ async def open_environment(supervisor: Supervisor, task: Task) -> AsyncIterator[
 @contextlib.asynccontextmanager
 async def open_prepared(supervisor: Supervisor, task: Task, snapshot: Snapshot) -> AsyncIterator[Sandbox]:
     """Open a sandbox for the block from a snapshot of one that was opened for the same task."""
-    async with _opened(supervisor, task, snapshot) as sandbox:
+    async with _opened(supervisor, task, snapshot=snapshot) as sandbox:
         yield sandbox
+
+
+def open_warm_python(supervisor: Supervisor, task: Task, sandboxes: int) -> AbstractAsyncContextManager[Template]:
+    """Open a template for the block, for at most so many sandboxes of a task at once, whose modules are imported.
+
+    Raises what `open_template` raises.
+    """
+    return supervisor.open_template(
+        task.assignment.environment.rootfs,
+        preload=task.agent.warm or (),
+        env=variables_of(task),
+        limits=Limits(memory_bytes=AGENT_LIMITS.memory_bytes, processes=AGENT_LIMITS.processes),
+        max_sandboxes=sandboxes,
+    )
 
 
 async def put_files(sandbox: Sandbox, files: Files, root: str) -> None:
@@ -57,13 +83,15 @@ async def put_files(sandbox: Sandbox, files: Files, root: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _opened(supervisor: Supervisor, task: Task, snapshot: Snapshot | None) -> AsyncIterator[Sandbox]:
-    environment = task.assignment.environment
+async def _opened(
+    supervisor: Supervisor, task: Task, *, snapshot: Snapshot | None = None, template: Template | None = None
+) -> AsyncIterator[Sandbox]:
     async with supervisor.open_sandbox(
-        rootfs=environment.rootfs if snapshot is None else None,
+        rootfs=task.assignment.environment.rootfs if snapshot is None and template is None else None,
+        template=template,
         snapshot=snapshot,
         limits=limits_of(task),
-        env={**PINNED, **environment.variables},
+        env=variables_of(task),
     ) as sandbox:
         yield sandbox
 

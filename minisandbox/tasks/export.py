@@ -84,6 +84,8 @@ def _toml(task: Task) -> str:
         "visible": (assignment.visible, ()),
     }
     own |= {name: msgspec.to_builtins(value) for name, (value, default) in defaults.items() if value != default}
+    if task.agent.warm is not None:
+        own["warm"] = task.agent.warm
     tables: dict[str, Any] = {"version": "1.0", "task": {"name": task.name}}
     if task.metadata:
         tables["metadata"] = task.metadata

@@ -51,6 +51,8 @@ class OwnTable(JudgeTable, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str = ""
     calls: str | None = None
     """For a function: a file of the directory with calls, one a line, see `minisandbox.tasks.calls`."""
+    warm: tuple[str, ...] | None = None
+    """Modules that a Python has imported before an episode begins; none, and it has none of them."""
 
 
 class TaskTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -39,6 +39,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     memory_bytes: int | None = None
     """Of the sandbox in which it works; None leaves that to who opens it."""
+    warm: tuple[str, ...] | None = None
+    """Modules that a Python has imported before the work begins; None is no warm Python."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ import minisandbox
 from minisandbox.judge.assignment import Assignment, Environment, FunctionWork, call
 from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
-from minisandbox.judge.warm import MOST_TEMPLATES, Warm, open_warm
+from minisandbox.judge.warm import Warm, open_warm
+from minisandbox.runtime.template_pool import MOST_TEMPLATES
 from tests.judge.submissions import BUDGET, decision, judged, take_in, write_files
 from tests.judge.test_function import CHEATS, RIGHT, WORK
 from tests.judge.timed_tasks import TASK

@@ -28,6 +28,7 @@ from minisandbox.rollout.spec import (
     Episode,
     EpisodeKey,
     Outcome,
+    Python,
     Read,
     Run,
     Submit,
@@ -96,7 +97,10 @@ def all_actions() -> tuple[Turn, ...]:
         make_turn(2, Write(path="main.sh", content=b"echo 3\n", executable=True)),
         make_turn(3, Edit(path="main.sh", old="3", new="4"), error="the text is not there once, but 2 times"),
         make_turn(4, Run(command="kill -9 $$"), exit_reason=ExitReason.SIGNALED, signal=9, stderr=b"killed"),
-        make_turn(5, Submit(note="done")),
+        make_turn(
+            5, Python(code="print(1)\nprint(input())", stdin=b"py\n", wall_time_s=3.0), stdout=b"1\npy\n", **ended
+        ),
+        make_turn(6, Submit(note="done")),
     )
 
 

@@ -47,8 +47,10 @@ KINDS: dict[str, Callable[[], Exception]] = {
 }
 
 
-KILLED, KILLED_MORE = "killed", 4
-"""A process that is killed is any of those there are, and many have ended by then: so it is done more often."""
+KILLED, IE = "killed", "IE"
+MORE = {KILLED: 4, IE: 3}
+"""How much more often it happens: a process that is killed is any of those there are, and many have ended by then; and
+there are few decisions."""
 
 
 @dataclass
@@ -71,8 +73,7 @@ class Chance:
 
     def comes(self, name: str) -> bool:
         """Return whether the fault of this name happens now."""
-        share = self.share * (KILLED_MORE if name == KILLED else 1)
-        happens = self._random.random() < share
+        happens = self._random.random() < self.share * MORE.get(name, 1)
         self.thrown[name] += happens
         return happens
 
@@ -95,12 +96,19 @@ class FaultySupervisor:
         """Open one, or fail."""
         self._chance.raise_one()
         async with self._supervisor.open_sandbox(**options) as sandbox:
-            for name in ("run", "start", "write_file", "put_tree"):
+            for name in ("run", "run_warm", "start", "write_file", "put_tree"):
                 setattr(sandbox, name, partial(self._call, getattr(sandbox, name)))
             if self._chance.comes(KILLED):
-                with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+                with contextlib.suppress(psutil.NoSuchProcess, ValueError, IndexError):
                     self._chance.one_of(observer.inits()).kill()
             yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def open_template(self, *given: Any, **options: Any) -> AsyncIterator[minisandbox.Template]:
+        """Open one, or fail."""
+        self._chance.raise_one()
+        async with self._supervisor.open_template(*given, **options) as template:
+            yield template
 
     async def _call(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         if self._chance.comes("in use"):
@@ -122,7 +130,7 @@ class FaultyReferee:
         async def decide() -> Ruling:
             self._chance.raise_one()
             ruling = await submission.decide()
-            return undecided(ruling) if self._chance.comes("IE") else ruling
+            return undecided(ruling) if self._chance.comes(IE) else ruling
 
         return Submission(decide=decide, is_kept=self._is_kept)
 

@@ -15,7 +15,7 @@ from minisandbox.rollout.chat import MISTAKES, Endpoint, chat_player
 from minisandbox.rollout.chat_tools import TOOLS
 from minisandbox.rollout.policy import Told
 from minisandbox.rollout.scene import open_scene
-from minisandbox.rollout.spec import Budget, End, Episode, Run, Step, Write
+from minisandbox.rollout.spec import Budget, End, Episode, Python, Run, Step, Write
 from tests.rollout.conftest import PlayAll
 from tests.rollout.endpoint import Script, in_order, listening, says
 from tests.rollout.players import DEADLINE_S, JUDGING, file_task
@@ -56,6 +56,18 @@ async def test_a_model_solves_a_task(play_all: PlayAll) -> None:
     assert (TOOLS, "default") == (first["tools"], first["model"])
     assert {"role": "tool", "tool_call_id": "call-0", "content": "[done]"} == second["messages"][-1]
     assert "hello\n\n[exited, 3]" == third["messages"][-1]["content"]
+
+
+async def test_a_model_runs_python(play_all: PlayAll) -> None:
+    """By a tool of its own, and sees what the code wrote."""
+    code = "print(open('hello.txt').read(), input())\n1/0"
+    python = ("python", {"code": code, "stdin": "in"})
+    episode, asked = await played(play_all, in_order(says(WRITE), says(python), says(SUBMIT)))
+    told = asked[2]["messages"][-1]["content"]
+
+    assert Python(code=code, stdin=b"in") == episode.trajectory.turns[1].action
+    assert told.startswith("hello\n in\n\n[stderr]\nTraceback")
+    assert told.endswith("ZeroDivisionError: division by zero\n\n[exited, 1]")
 
 
 async def test_the_request_is_what_was_asked_for(play_all: PlayAll) -> None:

@@ -16,7 +16,7 @@ from minisandbox.cli.main import main
 from minisandbox.rollout.database import BLOBS_NAME, DATABASE_NAME
 from minisandbox.rollout.export import ROW_NAMES, TURN_NAMES, episode_row
 from minisandbox.rollout.schema import INLINE_BYTES
-from minisandbox.rollout.spec import Action, Attempt, Edit, Episode, Read, Run, Submit, Write
+from minisandbox.rollout.spec import Action, Attempt, Edit, Episode, Python, Read, Run, Submit, Write
 from tests.cli import json_of, minisandbox
 from tests.rollout.episodes import (
     all_actions,
@@ -95,7 +95,7 @@ def test_show_replays_an_episode(run: Path, capsys: pytest.CaptureFixture[str]) 
             "\\xff\\x00binary",
         ),
         *("write main.sh, executable", "+ echo 3", "edit main.sh", "- 3", "+ 4", "refused: the text is not there once"),
-        *("signaled, signal 9", "! killed", "submit", "ended      submitted", "verdict     AC"),
+        *("signaled, signal 9", "! killed", ">>> print(1)", "< py", "submit", "ended      submitted", "verdict     AC"),
     ):
         assert words in text
     assert "LaunchError: cannot mount /proc" in failed
@@ -122,6 +122,7 @@ def evil_episode() -> Episode:
     raw = EVIL.encode() + b"\x9b31m\xff"
     actions: tuple[Action, ...] = (
         Run(command=EVIL, stdin=raw),
+        Python(code=EVIL, stdin=raw),
         Read(path=EVIL),
         Write(path=EVIL, content=raw),
         Edit(path=EVIL, old=EVIL, new=EVIL),

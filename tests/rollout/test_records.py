@@ -24,7 +24,7 @@ from minisandbox.rollout.records import open_records
 from minisandbox.rollout.redact import Redactor
 from minisandbox.rollout.rows import redact_episode
 from minisandbox.rollout.schema import INLINE_BYTES
-from minisandbox.rollout.spec import Action, Edit, End, Episode, EpisodeKey, Read, Run, Submit, Turn, Write
+from minisandbox.rollout.spec import Action, Edit, End, Episode, EpisodeKey, Python, Read, Run, Submit, Turn, Write
 from minisandbox.rollout.store import open_store
 from minisandbox.spec import ExitReason
 from tests.rollout.episodes import (
@@ -67,10 +67,12 @@ EPISODES: dict[str, Callable[[], Episode]] = {
         turns=(
             make_turn(0, Run(command="x" * 100_000, stdin=BIG), stdout=BIG, stderr=b"\xff" + BIG),
             make_turn(1, Write(path="main.sh", content=BIG)),
-            make_turn(2, Edit(path="main.sh", old="ä" * INLINE_BYTES, new=""), error="e" * 20_000),
+            make_turn(2, Python(code="ä" * 100_000, stdin=BIG), stdout=BIG),
+            make_turn(3, Edit(path="main.sh", old="ä" * INLINE_BYTES, new=""), error="e" * 20_000),
         ),
         verdict=make_verdict(0.5, tests=1000),
     ),
+    "warm": lambda: make_episode(warm=True),
     "branched": lambda: make_episode(branched_from=("sum/oracle/1", 3), limits_hit=("wall_time", "tokens")),
     "policy failed": lambda: make_episode(end=End.POLICY, why="it raised ValueError", turns=()),
 }
@@ -89,6 +91,7 @@ async def test_an_episode_is_read_as_it_was_kept(tmp_path: Path, name: str) -> N
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
 ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.builds(Run, command=TEXTS, stdin=st.binary(max_size=40), wall_time_s=st.none() | st.floats(0.1, 1e6)),
+    st.builds(Python, code=TEXTS, stdin=st.binary(max_size=40), wall_time_s=st.none() | st.floats(0.1, 1e6)),
     st.builds(Read, path=TEXTS),
     st.builds(Write, path=TEXTS, content=st.binary(max_size=40), executable=st.booleans()),
     st.builds(Edit, path=TEXTS, old=TEXTS, new=TEXTS),

@@ -15,7 +15,7 @@ from minisandbox.rollout.recorder import RunInfo
 from minisandbox.rollout.records import open_records
 from minisandbox.rollout.redact import PATTERNS, Redactor
 from minisandbox.rollout.schema import INLINE_BYTES
-from minisandbox.rollout.spec import Action, Attempt, Edit, Run, Submit, Write
+from minisandbox.rollout.spec import Action, Attempt, Edit, Python, Run, Submit, Write
 from minisandbox.rollout.store import open_store
 from tests.rollout.episodes import RUN, make_episode, make_task, make_turn
 
@@ -121,12 +121,12 @@ def content_of(directory: Path) -> bytes:
 
 async def test_no_file_of_a_store_ever_holds_a_secret(tmp_path: Path) -> None:
     """Wherever it came from: actions, outputs, data, errors, events, options, facts of the machine, tasks."""
-    secret = SECRETS["github"]
-    own = "internal-" + letters(8, string.digits)
+    secret, own = SECRETS["github"], "internal-" + letters(8, string.digits)
     text = f"it is {secret}, or {own}."
     big = text.encode() + bytes(INLINE_BYTES)
     actions: tuple[Action, ...] = (
         Run(command=text, stdin=text.encode()),
+        Python(code=text * 500, stdin=text.encode()),
         Write(path=text, content=big),
         Edit(path="x", old=text, new=text * 500),
         Submit(note=text),

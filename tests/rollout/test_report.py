@@ -22,7 +22,7 @@ from minisandbox.rollout.report import Report, make_report
 from minisandbox.rollout.report_page import data_block, write_page
 from minisandbox.rollout.schema import INLINE_BYTES
 from minisandbox.rollout.shown import visible, visible_content, visible_line
-from minisandbox.rollout.spec import Attempt, Edit, End, Episode, Read, Run, Submit, Turn, Write
+from minisandbox.rollout.spec import Attempt, Edit, End, Episode, Python, Read, Run, Submit, Turn, Write
 from minisandbox.rollout.statistics import Bin, throughput
 from minisandbox.rollout.trajectories import LEAST_EACH, MOST_EACH, characters_each
 from tests.rollout.episodes import RUN, failed_episode, make_episode, make_task, make_turn, make_verdict, many_episodes
@@ -116,7 +116,7 @@ def test_the_slowest_tasks_come_first(tmp_path: Path) -> None:
     assert ("slow", 10.0, 11.0) == (slow.task, slow.median_seconds, slow.longest_seconds)
     assert ("fast", 2.0, 99.0) == (fast.task, fast.median_seconds, fast.longest_seconds)
     assert "fast/oracle/2" == report.summaries[fast.slowest].episode
-    assert {"queue": 0.5, "open": 0.25, "think": 1.5, "act": 0.75, "judge": 1.0} == slow.phases
+    assert {"queue": 0.5, "open": 0.25, "think": 1.75, "act": 0.875, "judge": 1.0} == slow.phases
 
 
 @pytest.mark.parametrize("gap_s", [0.001, 1.0, 60.0, 86_400.0, 1e8])
@@ -184,10 +184,11 @@ def attacking(attack: str, sample: int = 0, task: str = "") -> Episode:
         make_turn(1, Write(path=attack, content=raw)),
         make_turn(2, Edit(path=attack, old=attack, new=attack), error=attack),
         make_turn(3, Read(path=attack), stdout=raw),
+        make_turn(4, Python(code=attack, stdin=raw), stdout=raw),
         Turn(
-            index=4,
+            index=5,
             action=Submit(note=attack),
-            outcome=make_turn(4, Submit()).outcome,
+            outcome=make_turn(5, Submit()).outcome,
             started_s=0.0,
             think_s=0.0,
             act_s=0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, strategies
 
 from minisandbox.rollout.chat_tools import TOOLS, Call, Function, action_of, outcome_text
 from minisandbox.rollout.policy import PolicyFaultError, checked_step
-from minisandbox.rollout.spec import Action, Edit, Observation, Outcome, Read, Run, Step, Submit, Turn, Write
+from minisandbox.rollout.spec import Action, Edit, Observation, Outcome, Python, Read, Run, Step, Submit, Turn, Write
 from minisandbox.rollout.wire import observation_fields, step_of, turn_fields
 from minisandbox.spec import ExitReason
 
@@ -21,15 +21,31 @@ JUNK = strategies.recursive(
     lambda inner: strategies.lists(inner) | strategies.dictionaries(strategies.text(), inner),
 )
 KEYS = strategies.sampled_from(
-    ["action", "type", "command", "path", "content", "content_base64", "stdin", "tokens", "data", "wall_time_s", "old"]
+    [
+        "action",
+        "type",
+        "command",
+        "code",
+        "path",
+        "content",
+        "content_base64",
+        "stdin",
+        "tokens",
+        "data",
+        "wall_time_s",
+        "old",
+    ]
 )
 ALMOST = strategies.dictionaries(
     KEYS,
-    JUNK | strategies.dictionaries(KEYS, JUNK | strategies.sampled_from(["run", "read", "write", "edit", "submit"])),
+    JUNK | strategies.dictionaries(KEYS, JUNK | strategies.sampled_from(["run", "python", "read", "write", "submit"])),
 )
 ACTIONS: strategies.SearchStrategy[Action] = strategies.one_of(
     strategies.builds(
         Run, command=TEXT, stdin=strategies.binary(), wall_time_s=strategies.none() | strategies.just(1.5)
+    ),
+    strategies.builds(
+        Python, code=TEXT, stdin=strategies.binary(), wall_time_s=strategies.none() | strategies.just(1.5)
     ),
     strategies.builds(Read, path=TEXT),
     strategies.builds(Write, path=TEXT, content=strategies.binary(), executable=strategies.booleans()),
@@ -75,6 +91,8 @@ def test_a_step_survives_the_way_there_and_back(action: Action) -> None:
         {"action": None},
         {"action": {"type": "run"}},
         {"action": {"type": "run", "command": "ls", "shell": True}},
+        {"action": {"type": "python"}},
+        {"action": {"type": "python", "command": "ls"}},
         {"action": {"type": "submit"}, "reward": 1.0},
         {"action": {"type": "write", "path": "x", "content_base64": "?"}},
         {"action": {"type": "write", "path": "x", "content": 5}},
@@ -101,7 +119,7 @@ def test_bytes_are_text_or_base64() -> None:
 
 def test_every_action_is_a_tool() -> None:
     """With exactly its fields, and those required that have no default."""
-    kinds = {kind.__struct_config__.tag: kind for kind in (Run, Read, Write, Edit, Submit)}
+    kinds = {kind.__struct_config__.tag: kind for kind in get_args(Action)}
     tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
     assert kinds.keys() == tools.keys()

@@ -19,7 +19,7 @@ from minisandbox.tasks import directory as directory_module
 from minisandbox.tasks.calls import read_calls, write_calls
 from minisandbox.tasks.directory import load_task_directory
 from minisandbox.tasks.export import write_task
-from minisandbox.tasks.task import File, Task
+from minisandbox.tasks.task import Agent, File, Task
 from tests.tasks.samples import CALLS, TASK_TOML, files, function_task, program_task, write, write_function_task
 
 
@@ -94,6 +94,12 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str, int, str]] = {
     "two kinds": (
         put("task.toml", TASK_TOML + "[minisandbox.stdio]\nlanguage = 'c'\nsource = 'a'\n"), "task.toml", 8, "one kind"
     ),
+    "a warm module that is no name": (
+        put("task.toml", TASK_TOML.replace("calls =", 'warm = ["os", "import os"]\ncalls =')), "task.toml", 5, "module"
+    ),
+    "a warm Python that is no list": (
+        put("task.toml", TASK_TOML.replace("calls =", "warm = true\ncalls =")), "task.toml", 5, "warm"
+    ),
     "another format": (
         put("task.toml", TASK_TOML.replace("calls =", "format = 2\ncalls =")), "task.toml", 5, "format 2",
     ),
@@ -164,6 +170,8 @@ def test_a_task_is_written_and_read_back(tmp_path: Path) -> None:
         odd,
         function_task(accepted={"other": files(solution_dot_py="def double(x):\n    return 2 * x\n")}),
         function_task(rejected={"wrong": files(solution_dot_py="")}, metadata={"id": "1"}),
+        function_task(agent=Agent(warm=("numpy", "os.path"))),
+        function_task(agent=Agent(warm=())),
     ]
     for number, task in enumerate(tasks):
         write_task(task, tmp_path / str(number))
@@ -178,6 +186,7 @@ def test_every_part_of_a_task_is_in_its_digest() -> None:
     changes: list[dict[str, Any]] = [
         {"instruction": "other"}, {"files": files(a="")}, {"solution": {}}, {"accepted": {"a": {}}},
         {"rejected": {"a": {}}}, {"metadata": {"a": 1}}, {"name": "other"},
+        {"agent": Agent(warm=())}, {"agent": Agent(warm=("numpy",))},
         {"assignment": msgspec.structs.replace(task.assignment, integrity=Integrity.L1)},
     ]  # fmt: skip
     digests = {msgspec.structs.replace(task, **change).digest for change in changes}
