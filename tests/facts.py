@@ -6,6 +6,10 @@ from pathlib import Path
 
 IS_USER_MODE_LINUX = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
 
+HAS_TIME_NAMESPACES = Path("/proc/self/ns/time").exists()
+
+NO_TIME_NAMESPACES = "this kernel has no time namespaces"
+
 HAS_FUSE = Path("/dev/fuse").exists()
 
 NO_MEMORY_TO_EXECUTE = "user-mode Linux panics when a limit of memory is reached within execve(2)"

@@ -9,6 +9,8 @@ import pytest
 
 from minisandbox.images import SnapshotStore, StateDir, StoredSnapshot
 from tests.cli import json_of, minisandbox
+from tests.facts import HAS_TIME_NAMESPACES, NO_TIME_NAMESPACES
+from tests.kernel import HAS_MAPPED_MEMORY
 from tests.snapshots import make_layer, make_upper, save
 
 pytestmark = pytest.mark.requires_root
@@ -69,6 +71,7 @@ def test_run_begins_with_a_snapshot(state: Path) -> None:
     assert "SnapshotNotFoundError" == missing["error"]["kind"]
 
 
+@pytest.mark.skipif(not HAS_MAPPED_MEMORY, reason=f"snapshots need Linux 6.3, this is {os.uname().release}")
 def test_save_keeps_what_a_command_left(tmp_path: Path) -> None:
     """And runs the next one on it; what is left running does not keep it from that."""
     state = tmp_path / "state"
@@ -150,6 +153,7 @@ def test_mistake_is_an_error_of_the_caller(state: Path, words: tuple[str, ...]) 
     assert (64, 1) == (run.returncode, run.stderr.count(b"\n"))
 
 
+@pytest.mark.skipif(not HAS_TIME_NAMESPACES, reason=NO_TIME_NAMESPACES)
 def test_deterministic_starts_show_the_same(state: Path) -> None:
     """What two runs print of clocks, ids and addresses is equal; without the option it is not."""
     sees = (

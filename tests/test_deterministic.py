@@ -9,9 +9,13 @@ import pytest
 
 import minisandbox
 from minisandbox.policy import Addresses
+from tests.facts import HAS_TIME_NAMESPACES, NO_TIME_NAMESPACES
 from tests.kernel import HAS_MAPPED_MEMORY
 
-pytestmark = pytest.mark.requires_root
+pytestmark = [
+    pytest.mark.requires_root,
+    pytest.mark.skipif(not HAS_TIME_NAMESPACES, reason=NO_TIME_NAMESPACES),
+]
 
 SEES = r"""
 import ctypes, os, platform, stat, sys, time

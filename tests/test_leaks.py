@@ -26,9 +26,13 @@ def test_suite_leaves_nothing_behind(
 def test_census_sees_a_child_process(tmp_path: Path) -> None:
     """A child that was not waited for is counted."""
     before = take_census(tmp_path)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        after = take_census(tmp_path)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"!")
+        child.stdin.flush()
+        assert b"!" == child.stdout.read(1)  # it is cat by now, and no copy of us
+        after = take_census(tmp_path)
         child.stdin.close()
 
     assert {f"{child.pid} cat"} == after.processes - before.processes

@@ -62,9 +62,7 @@ class Grader:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         self._judge, self._submission, self._deadline_s = judge, submission, deadline_s
-        self.tasks = {task.name: task for task in tasks}
-        if not self.tasks:
-            raise UsageError("a reward needs at least one task")
+        self.tasks = _named(tasks)
         self._room = trio.CapacityLimiter(_processors() if at_once is None else at_once)
 
     async def grade(self, task: str, completion: Completion) -> Graded:
@@ -116,6 +114,13 @@ class Grader:
         return Workshop(self._judge, task, 1).manifest(files)
 
 
+def _named(tasks: Iterable[Task]) -> dict[str, Task]:
+    named = {task.name: task for task in tasks}
+    if not named:
+        raise UsageError("a reward needs at least one task")
+    return named
+
+
 class RewardFunction:
     """A judge in a thread of its own, which any thread and any event loop may call. Use it in a `with` block.
 
@@ -147,7 +152,8 @@ class RewardFunction:
         self._pid = os.getpid()
 
     def open(self) -> RewardFunction:
-        """Start the thread, and return when it can judge. Raises what opening a supervisor raises."""
+        """Start the thread, and return when it can judge. Raises UsageError, and what opening a supervisor raises."""
+        _named(self._tasks)  # whatever this host can do
         ready: Future[None] = Future()
         self._pid, self._end = os.getpid(), None
         self._thread = threading.Thread(target=self._run, args=(ready,), name="minisandbox-reward", daemon=True)

@@ -14,6 +14,7 @@ from minisandbox.judge.pipeline import Judge
 from minisandbox.judge.spec import Outcome
 from minisandbox.judge.warm import Warm, open_warm
 from minisandbox.runtime.template_pool import MOST_TEMPLATES
+from tests.facts import IS_USER_MODE_LINUX
 from tests.judge.submissions import BUDGET, decision, judged, take_in, write_files
 from tests.judge.test_function import CHEATS, RIGHT, WORK
 from tests.judge.timed_tasks import TASK
@@ -79,6 +80,7 @@ async def test_an_environment_has_its_own_variables(judge: Judge, warm: Warm, tm
     assert "here" in notes[0][0]
 
 
+@pytest.mark.skipif(IS_USER_MODE_LINUX, reason="user-mode Linux counts CPU time in ticks")
 async def test_speed_is_measured_in_warm_pythons(judge: Judge, warm: Warm, tmp_path: Path) -> None:
     """As in new ones."""
     fast = "def ranked(numbers):\n    return sorted(numbers, reverse=True)\n"

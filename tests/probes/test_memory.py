@@ -125,14 +125,15 @@ import socket
 held = []
 def tcp():
     listening = socket.create_server(("127.0.0.1", 0))
-    for _ in range(60):
+    sent = 0
+    while sent < 160 << 20 and len(held) < 800:
         sending = socket.socket()
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         sending.connect(listening.getsockname())
         sending.setblocking(False)
         held.extend((sending, listening.accept()))
         try:
-            while sending.send(bytes(1 << 20)): pass
+            while True: sent += sending.send(bytes(1 << 20))
         except BlockingIOError:
             pass
 def udp():
