@@ -162,6 +162,7 @@ async def test_little_by_little_keeps_the_groups_too(supervisor: Supervisor) -> 
         assert sandbox.slot.residue_bytes <= groups.RESIDUES_BYTES
 
 
+@pytest.mark.usefixtures("freezer")
 async def test_frozen_groups_and_those_that_were_given_away_are_not_lent(supervisor: Supervisor) -> None:
     """Nobody else would run in them."""
     async with supervisor.open_sandbox() as sandbox:

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from minisandbox import BrokenError, HostError, StartError, Supervisor, UsageError, open_supervisor
+from minisandbox.runtime import parking
 from tests import observer
 from tests.cli import minisandbox
 from tests.facts import HAS_TIME_NAMESPACES
@@ -167,8 +168,12 @@ async def test_steps_of_a_start_are_traced(supervisor: Supervisor) -> None:
     assert ["nsjail_mounts", "nsjail_exec", "nsjail", "warden"] == steps[-4:]
 
 
-async def test_a_parked_sandbox_is_of_the_engine_that_was_asked_for(supervisor: Supervisor) -> None:
+async def test_a_parked_sandbox_is_of_the_engine_that_was_asked_for(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that nsjail made ahead is not handed out to who wants the other engine."""
+    monkeypatch.setattr(parking, "WINDOW_S", 60.0)  # however slow this host is, it is asked for often
+    monkeypatch.setattr(parking, "IDLE_S", 60.0)
     for _ in range(6):
         async with supervisor.open_sandbox(engine="nsjail"):
             pass
