@@ -210,8 +210,8 @@ async def test_the_second_run_starts_at_zero(sandbox: Sandbox) -> None:
         "x = bytearray(64 << 20)\nfor _ in range(3000000): pass\nimport os\nfor _ in range(5): os.fork() or os._exit(0)"
     )
     first = (await sandbox.run(["python3", "-c", work])).usage
-    await sandbox.run(HOG, limits=Limits(cpu_time_s=0.1))
-    second = await sandbox.run(["true"], limits=Limits(cpu_time_s=0.1))
+    await sandbox.run(HOG, limits=Limits(cpu_time_s=0.3))
+    second = await sandbox.run(["true"], limits=Limits(cpu_time_s=0.3))
     usage = second.usage
 
     assert second.exit_reason is ExitReason.EXITED
