@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -20,9 +20,16 @@ _COPIES = itertools.count(1 << 31)
 """Numbers of copies. Sandboxes have lower ones for a long time."""
 
 
-async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -> int:
+def _nothing() -> None: ...
+
+
+async def seal_disk(
+    launcher: Launcher, slot: int, sandbox: int, disk_fd: int, on_asked: Callable[[], None] = _nothing
+) -> int:
     """Make the disk of a sandbox, or a copy, read-only for good (`disk_fd` is borrowed). Shielded, with a deadline.
 
+    The launcher does one thing after the other: what is sent to it from `on_asked` on finds the disk sealed, or fails
+    with this.
     Returns a descriptor of the mount namespace without which it cannot be a layer before Linux 6.15, else -1.
     Raises BusyError when something there is open for writing.
     """
@@ -30,6 +37,7 @@ async def seal_disk(launcher: Launcher, slot: int, sandbox: int, disk_fd: int) -
     request = Request("seal").option("slot", slot).option("id", sandbox).descriptor("disk", disk_fd)
     with trio.CancelScope(shield=True), step_deadline(f"the disk of sandbox {sandbox} to be sealed"):
         await launcher.send(request)
+        on_asked()
         await sealed.wait()
     record = launcher.answer(RecordKind.SEALED, sandbox)
     if record.error == errno.EBUSY:

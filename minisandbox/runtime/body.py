@@ -120,13 +120,21 @@ class Movable:
                 )
             await trio.sleep(_PAUSE_S)
 
-    async def open_disk(self) -> int:
-        """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError."""
+    async def open_disk(self, *, quiet: bool = False) -> int:
+        """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError.
+
+        With `quiet` nothing runs inside when it returns, or it raises what `wait_quiet` does.
+        """
         sandbox = self._itself()
         answer = sandbox._disk = DiskAnswer()
         try:
             await sandbox._channel.send(Request("disk"))
-            await answer.done.wait()
+            try:
+                if quiet:
+                    await self.wait_quiet()
+            finally:
+                with trio.CancelScope(shield=True):  # what init says would be taken for something else later
+                    await answer.done.wait()
         except BaseException:
             if answer.fd >= 0:
                 os.close(answer.fd)

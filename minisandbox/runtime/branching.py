@@ -13,7 +13,6 @@ The new body is started in the background: whoever uses the sandbox next waits f
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -31,15 +30,14 @@ from minisandbox.errors import (
     SandboxError,
     UsageError,
 )
-from minisandbox.kernel.disks import seal_disk
 from minisandbox.kernel.launcher import Launcher
 from minisandbox.kernel.protocol import LAYERS_MAX
 from minisandbox.runtime.change import Change, Changes
 from minisandbox.runtime.copying import Copies, worth_flattening
 from minisandbox.runtime.options import Options
-from minisandbox.runtime.sealing import Sealing
+from minisandbox.runtime.sealing import Sealer, Sealing
 from minisandbox.runtime.slots import SlotPool
-from minisandbox.runtime.snapshot import Layers, Library, SealedLayer, Snapshot, shortened
+from minisandbox.runtime.snapshot import Layers, Library, Snapshot, shortened
 
 if TYPE_CHECKING:
     from minisandbox.runtime.queue import Lease
@@ -64,6 +62,7 @@ class Branches:
         self._admit, self._open, self._start, self._close = admit, open_, start, close
         self.library = library
         self._copies = Copies(launcher, slots)
+        self._sealer = Sealer(launcher, slots.cleanup)
         self._snapshots: list[Snapshot] = []
         self.changes = Changes()
         self._tasks = 0
@@ -139,40 +138,32 @@ class Branches:
             await _release(below)
             raise
 
-    async def _seal(self, sandbox: Sandbox, after: trio.Event | None = None) -> Layers:
+    async def _seal(
+        self, sandbox: Sandbox, after: trio.Event | None = None, early: Callable[[Layers], None] = lambda layers: None
+    ) -> Layers:
         """Return the layers of a sandbox with what it wrote on top, each held once.
 
-        It goes on at once, or not before `after` is set.
+        It goes on at once, or not before `after` is set. `early` sees them when all that is still to come is that they
+        are sealed: what is sent to the launcher then comes after that, and is to be undone when this fails.
         """
         await sandbox.settled()
         sandbox.begin_move()
         try:
-            await sandbox.wait_quiet()
             if len(shortened(sandbox.layers)) + len(sandbox.options.rootfs.layers) >= LAYERS_MAX - 1:
+                await sandbox.wait_quiet()
                 await self._flatten_all(sandbox)
-            disk_fd, namespace_fd = await self._sealed_disk(sandbox)
+            below = shortened(sandbox.layers)
+            layer = await self._sealer.seal(sandbox, lambda first: early((first, *below)))
         except BaseException:
             sandbox.end_move()
             raise
-        directory, sandbox.directory = sandbox.directory, None
-        memory = sandbox.slot.give_memory()
-        layer = SealedLayer(disk_fd, memory, self._slots.cleanup, directory, namespace_fd=namespace_fd)
-        layers = (layer, *(below.hold() for below in shortened(sandbox.layers)))
+        if (memory := sandbox.slot.give_memory()) is not None:
+            layer.charge_to(memory)
+        layers = (layer, *(each.hold() for each in below))
         self._spawn(partial(self._move_on, sandbox, tuple(each.hold() for each in layers)), after)
         if upper := worth_flattening(layers):
             self._spawn(partial(self._flatten, tuple(each.hold() for each in upper)))
         return layers
-
-    async def _sealed_disk(self, sandbox: Sandbox) -> tuple[int, int]:
-        """Return what a sandbox wrote, which nobody can change any more, and where it is attached: the caller's."""
-        if sandbox.directory is not None:
-            return sandbox.directory.open(), -1  # nobody is left who could write there
-        disk_fd = await sandbox.open_disk()
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, disk_fd)
-            namespace_fd = await seal_disk(self._launcher, sandbox.slot.number, sandbox.number, disk_fd)
-            stack.pop_all()
-        return disk_fd, namespace_fd
 
     async def _flatten_all(self, sandbox: Sandbox) -> None:
         if not all(layer.in_memory for layer in sandbox.layers):
@@ -278,7 +269,7 @@ class Branches:
                 for lease in leases:
                     nursery.start_soon(open_one, lease)
                 try:
-                    sealing.done(self._keep(sandbox, await self._seal(sandbox, opened)))
+                    sealing.done(self._keep(sandbox, await self._seal(sandbox, opened, sealing.found)))
                 except SandboxError as error:
                     failures.insert(0, error)
                     nursery.cancel_scope.cancel()

@@ -75,7 +75,10 @@ class Copies:
         except BaseException:
             _remove(account)
             raise
-        return SealedLayer(disk_fd, account, self._slots.cleanup, namespace_fd=namespace_fd)
+        layer = SealedLayer(disk_fd, self._slots.cleanup, namespace_fd=namespace_fd)
+        if account is not None:
+            layer.charge_to(account)
+        return layer
 
 
 def _remove(account: KeptMemory | None) -> None:

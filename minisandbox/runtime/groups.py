@@ -9,6 +9,7 @@ of their sandbox is left in them, by what a used slot must prove too, and that t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -104,9 +105,15 @@ class Groups:
         return None if group is None else group.give_memory()
 
     def drop(self, borrower: Borrower) -> None:
-        """Take away what is left of a borrower's groups after `give_memory`; it gets others when it needs them."""
+        """Take away what is left of a borrower's groups after `give_memory`; it gets others when it needs them.
+
+        Those are made here if there are no others, where nobody waits for them.
+        """
         if (group := self._end(borrower)) is not None:
             group.remove_rest()
+        if not self._free:
+            with contextlib.suppress(CgroupError):  # who needs them gets the error himself
+                self._free.append(self._make())
 
     def remove(self, borrower: Borrower) -> None:
         """Remove the groups of a borrower that is gone. What is not empty stays until all goes."""

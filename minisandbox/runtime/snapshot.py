@@ -38,25 +38,19 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class SealedLayer:
     """One layer in memory. Whoever needs it calls `hold`, and `release` when he does not any more."""
 
-    __slots__ = ("_cleanup", "_directory", "_disk_fd", "_holders", "_memory", "fd", "flat", "namespace_fd")
+    __slots__ = ("_cleanup", "_directory", "_holders", "_memory", "disk_fd", "fd", "flat", "namespace_fd")
 
     def __init__(
-        self,
-        disk_fd: int,
-        memory: KeptMemory | None,
-        cleanup: Cleanup,
-        directory: DiskDirectory | None = None,
-        *,
-        namespace_fd: int = -1,
+        self, disk_fd: int, cleanup: Cleanup, directory: DiskDirectory | None = None, *, namespace_fd: int = -1
     ) -> None:
-        """Own a mount of the file system, the memory group that it is charged to, and its directory if it is no tmpfs.
+        """Own a mount of the file system, and its directory if it is no tmpfs. It is held once.
 
-        It is held once.
+        What it is charged to comes by `charge_to`.
         """
         self.namespace_fd = namespace_fd
         """The mount namespace in which it is attached, -1 where that is not needed."""
-        self._disk_fd, self._directory, self._cleanup = disk_fd, directory, cleanup
-        self._memory = [] if memory is None else [memory]
+        self.disk_fd, self._directory, self._cleanup = disk_fd, directory, cleanup
+        self._memory: list[KeptMemory] = []
         self._holders = 1
         self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
         """The directory of the layer, -1 once nobody holds it."""
@@ -88,8 +82,8 @@ class SealedLayer:
         """Give it back. The last one who does frees its memory."""
         self._holders -= 1
         if self._holders == 0:
-            fds = [fd for fd in (self.fd, self._disk_fd, self.namespace_fd) if fd >= 0]
-            self.fd = self._disk_fd = self.namespace_fd = -1
+            fds = [fd for fd in (self.fd, self.disk_fd, self.namespace_fd) if fd >= 0]
+            self.fd = self.disk_fd = self.namespace_fd = -1
             await self._cleanup.free("layer", partial(self._free, fds))
             if self.flat is not None:
                 await self.flat.layer.release()
