@@ -20,7 +20,7 @@ import minisandbox
 from bench.command import parser_of, run_benchmark, with_bar
 from bench.samples import Timed, look_at_machine
 from bench.state_curves import by_depth, by_layers, by_siblings, by_size, done, roomy, write
-from bench.state_report import EMPTY, StateReport, print_state
+from bench.state_report import EMPTY, EMPTY_AFTER, StateReport, print_state
 from bench.state_warm import PAUSE_S, Ahead, Warm, by_forks, open_warm
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -162,6 +162,12 @@ class Subjects:
         async with self._supervisor.open_sandbox(snapshot=snapshot, limits=self._limits):
             return time.perf_counter() - begun
 
+    async def empty_start_after(self) -> float:
+        """Open a sandbox when another one has just written all that it holds: caches have forgotten all else."""
+        async with self._supervisor.open_sandbox(limits=self._limits) as sandbox:
+            await write(sandbox, self._held_bytes)
+            return await self.empty_start()
+
     async def fork(self) -> float:
         """Fork a sandbox that has just written all that it holds."""
         async with self._supervisor.open_sandbox(limits=self._limits) as sandbox:
@@ -178,6 +184,7 @@ async def measure_subjects(
     subjects, order = Subjects(supervisor, effort.held_bytes), random.Random(0)
     labels = {
         EMPTY: "empty start: open a sandbox",
+        EMPTY_AFTER: "empty start, when state was just written",
         "empty_life": "empty life: open and close",
         "restore": "restore in place",
         "open_snapshot": "open upon a snapshot",
@@ -194,7 +201,10 @@ async def measure_subjects(
             await write(sandbox, effort.held_bytes)
             begun = time.perf_counter()
             async with await sandbox.snapshot() as snapshot:
-                taken = {"snapshot": [time.perf_counter() - begun], "fork": [await subjects.fork()]}
+                taken = {"snapshot": [time.perf_counter() - begun]}
+                after_writing = {EMPTY_AFTER: subjects.empty_start_after, "fork": subjects.fork}
+                for key in order.sample(list(after_writing), 2):
+                    taken[key] = [await after_writing[key]()]
                 turns: dict[str, Callable[[], Awaitable[float]]] = {
                     EMPTY: subjects.empty_start,
                     "empty_life": subjects.empty_life,

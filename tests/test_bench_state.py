@@ -13,7 +13,7 @@ from bench.state_report import STATE_GOALS, Curve, StateReport, curve_sets, size
 from tests.benchmarks import MACHINE, facts_of, measured, run_quick, table, to_paste
 from tests.kernel import HAS_MAPPED_MEMORY
 
-OWN = {"empty_start", "empty_life", "restore", "open_snapshot", "fork", "snapshot"}
+OWN = {"empty_start", "empty_after", "empty_life", "restore", "open_snapshot", "fork", "snapshot"}
 WARM = {f"{prefix}{way}_{name}" for prefix in ("", "ahead_") for way in ("cold", "warm") for name in ("print", "numpy")}
 
 
@@ -36,6 +36,7 @@ def report_of(seconds: dict[str, float]) -> StateReport:
 GOOD = report_of(
     {
         "empty_start": 2.0,
+        "empty_after": 2.0,
         "fork": 3.0,
         "restore": 2.0,
         "cold_numpy": 20.0,
@@ -51,6 +52,7 @@ GOOD = report_of(
 BAD = report_of(
     {
         "empty_start": 2.0,
+        "empty_after": 2.0,
         "fork": 3.1,
         "restore": 2.1,
         "cold_numpy": 19.0,

@@ -96,13 +96,15 @@ class Movable:
             self._moving.set()
             self._moving = None
 
-    def is_quiet(self) -> bool:
-        """Return whether nothing runs inside, not even in the background; what ended there is cleared away then."""
+    def is_still(self) -> bool:
+        """Return whether nothing runs inside, not even in the background."""
         sandbox = self._itself()
         group = sandbox.slot.groups.lent_to(sandbox.slot)  # without any, nothing can run
-        if sandbox.running or (group is not None and group.is_populated()):
-            return False
-        return sandbox.remove_leftover()
+        return not (sandbox.running or (group is not None and group.is_populated()))
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing runs inside; what ended there is cleared away then, or it is not quiet yet."""
+        return self.is_still() and self._itself().remove_leftover()
 
     def may_rest(self) -> bool:
         """Return whether it can do without control groups until it is used again."""
@@ -112,7 +114,7 @@ class Movable:
         """Return when nothing runs inside. Raises BusyError, with names, when something goes on."""
         sandbox = self._itself()
         deadline = trio.current_time() + QUIET_S
-        while not self.is_quiet():
+        while not self.is_still():
             if trio.current_time() > deadline or sandbox.running:
                 raise BusyError(
                     f"{_names(sandbox.slot.cgroup.processes())} still run in this sandbox; a snapshot needs it quiet:"

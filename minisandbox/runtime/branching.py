@@ -217,6 +217,7 @@ class Branches:
         await trio.lowlevel.checkpoint()  # whoever waits for the new body goes first
         with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
             if change.is_sealed:
+                change.old.remove_leftover()
                 self._slots.renew(change.old.slot)
         with contextlib.suppress(SandboxError):
             await self._close(change.old)
