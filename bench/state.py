@@ -177,21 +177,23 @@ class Subjects:
                 return time.perf_counter() - begun
 
 
+LABELS = {
+    EMPTY: "empty start: open a sandbox",
+    EMPTY_AFTER: "empty start, when state was just written",
+    "empty_life": "empty life: open and close",
+    "restore": "restore in place",
+    "open_snapshot": "open upon a snapshot",
+    "fork": "fork of a sandbox that holds state",
+    "snapshot": "snapshot of it, until it returns",
+}
+
+
 async def measure_subjects(
     supervisor: minisandbox.Supervisor, effort: Effort, pythons: Sequence[Warm]
 ) -> dict[str, Timed]:
     """Let all take turns. The first turns warm caches and pools and do not count."""
     subjects, order = Subjects(supervisor, effort.held_bytes), random.Random(0)
-    labels = {
-        EMPTY: "empty start: open a sandbox",
-        EMPTY_AFTER: "empty start, when state was just written",
-        "empty_life": "empty life: open and close",
-        "restore": "restore in place",
-        "open_snapshot": "open upon a snapshot",
-        "fork": "fork of a sandbox that holds state",
-        "snapshot": "snapshot of it, until it returns",
-    }
-    timed = {key: Timed(label=label, seconds=[]) for key, label in labels.items()}
+    timed = {key: Timed(label=label, seconds=[]) for key, label in LABELS.items()}
     turns_of_pythons: dict[str, Callable[[], Awaitable[float]]] = {}
     for each in pythons:
         timed |= each.subjects()

@@ -135,7 +135,7 @@ async def test_a_repository_of_the_image_is_found(look: Look, leaky: Leaky, sand
 
 
 async def test_compiled_code_is_found(look: Look, leaky: Leaky, sandbox: minisandbox.Sandbox) -> None:
-    """Without its source, as a run of the tests leaves it."""
+    """Without its source, as a run of the tests leaves it; what lay there already is nobody's secret."""
     await sandbox.write_file("/tmp/solution.py", SOURCE.encode())
     made = await sandbox.run(
         ["python3", "-c", "import py_compile; py_compile.compile('/tmp/solution.py', '/tmp/c.pyc')"]
@@ -143,10 +143,13 @@ async def test_compiled_code_is_found(look: Look, leaky: Leaky, sandbox: minisan
     compiled = await sandbox.read_file("/tmp/c.pyc")
     place = "/usr-lib/__pycache__/solution.cpython-311.pyc"
     other = function_task("def double(x):\n    return [2 * each for each in (x,)][0]\n")
+    there = {"solution.py": File(content=SOURCE.encode())}
+    more = function_task(f"{SOURCE}\ndef triple(x):\n    return double(x) + x\n", files=there)
 
     assert made.ok
     assert Status.FAILED is (await look(leaky(function_task(SOURCE), {place: compiled}), "T14")).status
     assert Status.PASSED is (await look(leaky(other, {place: compiled}), "T14")).status
+    assert Status.PASSED is (await look(leaky(more, {place: compiled}), "T14")).status
 
 
 async def test_tests_and_their_names_are_found(look: Look, leaky: Leaky) -> None:

@@ -9,6 +9,7 @@ import trio
 from minisandbox.errors import CommandNotFoundError
 from minisandbox.images.rootfs import Rootfs, build_rootfs
 from minisandbox.judge.assignment import ScriptWork, StdioWork, SuiteWork, TaskFile
+from minisandbox.runtime.sandbox import Sandbox
 from minisandbox.tasks.certificate import Status
 from minisandbox.tasks.checks.case import Case, Report, report
 from minisandbox.tasks.checks.history import repositories, search_history
@@ -85,19 +86,25 @@ def _lines_of(file: TaskFile) -> Iterator[str]:
 
 
 async def _compiled(case: Case, gold: Files) -> frozenset[bytes]:
-    """Return the code of the solution's functions, as the Python of the environment compiles them, if it has one."""
-    sources = [file.content for path, file in gold.items() if path.endswith(".py")]
+    """Return the code of functions that the solution has beyond what lay there, by the Python of the environment."""
+    paths = [path for path in gold if path.endswith(".py")]
     codes: set[bytes] = set()
-    if not sources:
+    if not paths:
         return frozenset()
     try:
         async with case.workshop.open_environment() as sandbox:
-            for source in sources:
-                result = await sandbox.run(["python3", "-I", "-S", "-c", COMPILE], stdin=source)
-                codes |= {bytes.fromhex(line) for line in result.stdout.decode().split()} if result.ok else set()
+            for path in paths:
+                given = case.task.files.get(path)
+                before = await _codes_of(sandbox, given.content) if given is not None else set()
+                codes |= await _codes_of(sandbox, gold[path].content) - before
     except* CommandNotFoundError:  # an image without a Python has no compiled code of one
         pass
     return frozenset(codes)
+
+
+async def _codes_of(sandbox: Sandbox, source: bytes) -> set[bytes]:
+    result = await sandbox.run(["python3", "-I", "-S", "-c", COMPILE], stdin=source)
+    return {bytes.fromhex(line) for line in result.stdout.decode().split()} if result.ok else set()
 
 
 def _in_image(rootfs: Rootfs, secrets: Secrets) -> list[str]:
