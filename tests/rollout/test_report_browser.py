@@ -129,7 +129,7 @@ def test_a_trajectory_is_shown(browser: Browser, page: Path) -> None:
     """All of its turns, from the first, with what they printed, and the verdict; the report is out of sight."""
     text = show(browser, page, number_of(page, "last"))
 
-    for words in ("1. run", "2. read", "3. write, executable", "4. edit", "5. run", "6. submit"):
+    for words in ("1. run", "2. read", "3. write, executable", "4. edit", "5. run", "6. python", "7. submit"):
         assert words in text
     for words in ("ls -l", "main.sh", "\\xff\\x00binary", "exited, code 0", "signaled, signal 9", "Verdict AC"):
         assert words in text
