@@ -132,6 +132,7 @@ class Template:
         if warm is None:
             return
         warm.close()
+        warm.leaf.close_fds()  # where its pod is gone, the slots of that are, too, and nobody comes for the leaf
         try:
             await warm.place.launcher.end(warm.slot.number, warm.number)
         except DeadlineError:
