@@ -96,6 +96,28 @@ async def test_nothing_can_be_sealed_while_it_is_open_for_writing(sandbox: minis
         os.close(disk_fd)
 
 
+async def test_siblings_of_what_cannot_be_sealed_are_gone(
+    supervisor: minisandbox.Supervisor, sandbox: minisandbox.Sandbox
+) -> None:
+    """They are asked for before it is known, from the second seal on; nobody gets them, and the sandbox goes on."""
+    async with sandbox.fork() as (first,):
+        assert (await first.run(["true"])).ok
+    await text(sandbox, "echo one >/a")
+    disk_fd = await sandbox.open_disk()
+    file_fd = os.open("u/a", os.O_WRONLY, dir_fd=disk_fd)
+    os.close(disk_fd)
+    try:
+        with pytest.raises(BusyError, match="open for writing"):
+            async with sandbox.fork(3):
+                pass
+    finally:
+        os.close(file_fd)
+
+    assert (1, ()) == (supervisor.live, supervisor.quarantined)
+    async with sandbox.fork() as (other,):
+        assert await text(other, "cat /a") == "one\n"
+
+
 async def test_removed_files_that_an_overlay_remembers_are_not_open_files(sandbox: minisandbox.Sandbox) -> None:
     """It does as long as it knows another name of one; then the kernel would not let the disk become read-only."""
     await text(sandbox, "mkdir /d; echo one >/d/a; ln /d/a /b; cat /d/a /b; rm -r /d")
