@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import trio
 
 import minisandbox
-from minisandbox.errors import BusyError, ClosedError, UsageError
+from minisandbox.errors import BusyError, ClosedError, DeadlineError, HostError, UsageError
+from tests import observer
 from tests.kernel import HAS_MAPPED_MEMORY
 
 pytestmark = [
@@ -399,3 +401,43 @@ async def test_removing_a_large_snapshot_frees_its_memory(supervisor: minisandbo
             await trio.sleep(0.05)
 
     assert held > (1 << 30) - LAG_BYTES
+
+
+async def test_a_layer_that_cannot_be_opened_keeps_no_descriptor(
+    sandbox: minisandbox.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there are no descriptors left: typed, and the sandbox goes on."""
+    await text(sandbox, "echo one >/a")
+    before, really_open = observer.descriptors(), os.open
+
+    def refuse(path: str, *words: int, dir_fd: int | None = None) -> int:
+        if path == "u":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return really_open(path, *words, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minisandbox.runtime.snapshot.os.open", refuse)
+        with pytest.raises(HostError, match="cannot open what a sandbox wrote"):
+            await sandbox.snapshot()
+    after = observer.descriptors()
+
+    assert before == after
+    assert await text(sandbox, "cat /a") == "one\n"
+
+
+async def test_an_init_that_does_not_answer_holds_no_snapshot_up(
+    sandbox: minisandbox.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that is cancelled; and it is as it was, once it goes on."""
+    monkeypatch.setattr("minisandbox.runtime.body.DISK_DEADLINE_S", 0.2)
+    (init,) = observer.inits()
+    init.suspend()
+    try:
+        with trio.fail_after(5), pytest.raises(DeadlineError, match="hand out its disk"):
+            await sandbox.snapshot()
+        with trio.fail_after(5), pytest.raises(DeadlineError, match="hand out its disk"), trio.move_on_after(0.05):
+            await sandbox.snapshot()
+    finally:
+        init.resume()
+
+    assert await text(sandbox, "echo on") == "on\n"

@@ -50,9 +50,8 @@ async def serve_run(plan: Plan, sources: Sequence[str], options: argparse.Namesp
 async def _serve(plan: Plan, sources: Sequence[str], options: argparse.Namespace, state_dir: Path | None) -> Summary:
     session = _Session()
     processors = len(os.sched_getaffinity(0))
-    most = (
-        2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors + 2 * MOST_TEMPLATES
-    )  # of tasks, and of the judge
+    templates = 2 * MOST_TEMPLATES  # of tasks, and of the judge
+    most = 2 * plan.concurrency.most + _SANDBOXES_A_VERDICT * processors + templates
     with session.scope:
         async with (
             _heeding(session.heed),

@@ -24,6 +24,10 @@ def _tool(name: str, description: str, **arguments: tuple[str, str]) -> dict[str
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
+_LIKE_A_PROGRAM = {
+    "stdin": ("string?", "what it can read"),
+    "wall_time_s": ("number?", "seconds after which it is killed"),
+}
 _PATH = ("string", "absolute, or relative to the directory of the task")
 
 TOOLS = [
@@ -31,15 +35,13 @@ TOOLS = [
         "run",
         "Run a command by /bin/sh in the directory of the task, and see its output and exit code.",
         command=("string", "the command"),
-        stdin=("string?", "what it can read"),
-        wall_time_s=("number?", "seconds after which it is killed"),
+        **_LIKE_A_PROGRAM,
     ),
     _tool(
         "python",
         "Run Python code by python3 in the directory of the task, and see its output and exit code.",
         code=("string", "the code"),
-        stdin=("string?", "what it can read"),
-        wall_time_s=("number?", "seconds after which it is killed"),
+        **_LIKE_A_PROGRAM,
     ),
     _tool("read", "See a file.", path=_PATH),
     _tool(

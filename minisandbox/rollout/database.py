@@ -138,7 +138,7 @@ def create_database(path: Path) -> sqlite3.Connection:
 def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException:  # whatever it is: nobody else knows of the connection yet
         connection.close()
         raise
 

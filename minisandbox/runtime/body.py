@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from minisandbox.errors import BrokenError, BusyError, ClosedError, HostError
+from minisandbox.kernel.launcher import step_deadline
 from minisandbox.kernel.protocol import Record, RecordKind, Request
 from minisandbox.runtime.slots import never
 
@@ -42,6 +43,9 @@ _PARTS = (
     "directory",
 )
 
+
+DISK_DEADLINE_S = 30.0
+"""How long init may take to hand out its disk."""
 
 QUIET_S = 0.1
 """How long processes that were killed may take to be gone."""
@@ -123,7 +127,7 @@ class Movable:
             await trio.sleep(_PAUSE_S)
 
     async def open_disk(self, *, quiet: bool = False) -> int:
-        """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError.
+        """Return a mount of the sandbox's writable file system; the caller owns it. Raises HostError, DeadlineError.
 
         With `quiet` nothing runs inside when it returns, or it raises what `wait_quiet` does.
         """
@@ -135,7 +139,8 @@ class Movable:
                 if quiet:
                     await self.wait_quiet()
             finally:
-                with trio.CancelScope(shield=True):  # what init says would be taken for something else later
+                # cancelled or not: what init says would be taken for something else later
+                with trio.CancelScope(shield=True), step_deadline("init to hand out its disk", DISK_DEADLINE_S):
                     await answer.done.wait()
         except BaseException:
             if answer.fd >= 0:

@@ -215,9 +215,10 @@ class Branches:
                 change.was_quiet = change.old.is_quiet()
         await change.started.wait()
         await trio.lowlevel.checkpoint()  # whoever waits for the new body goes first
-        with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
-            if change.is_sealed:
+        if change.is_sealed:
+            with contextlib.suppress(SandboxError):  # what stays is removed with the slot
                 change.old.remove_leftover()
+            with contextlib.suppress(SandboxError):  # its slot is in quarantine then, or will be, and counted there
                 self._slots.renew(change.old.slot)
         with contextlib.suppress(SandboxError):
             await self._close(change.old)

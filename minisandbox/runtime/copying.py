@@ -72,10 +72,10 @@ class Copies:
                 for fd in join_fds:
                     stack.callback(os.close, fd)
                 disk_fd, namespace_fd = await copy_layers(self._launcher, layer_fds, join_fds, COPY_DEADLINE_S)
+            layer = SealedLayer(disk_fd, self._slots.cleanup, namespace_fd=namespace_fd)
         except BaseException:
             _remove(account)
             raise
-        layer = SealedLayer(disk_fd, self._slots.cleanup, namespace_fd=namespace_fd)
         if account is not None:
             layer.charge_to(account)
         return layer

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
-from minisandbox.errors import CgroupError, ClosedError
+from minisandbox.errors import CgroupError, ClosedError, HostError
 from minisandbox.images.rootfs import Rootfs
 from minisandbox.images.snapshot_digest import digest_snapshot, opened_layers
 from minisandbox.images.snapshot_manifest import StoredSnapshot
@@ -45,14 +45,20 @@ class SealedLayer:
     ) -> None:
         """Own a mount of the file system, and its directory if it is no tmpfs. It is held once.
 
-        What it is charged to comes by `charge_to`.
+        What it is charged to comes by `charge_to`. Raises HostError, and then owns nothing that is open.
         """
         self.namespace_fd = namespace_fd
         """The mount namespace in which it is attached, -1 where that is not needed."""
         self.disk_fd, self._directory, self._cleanup = disk_fd, directory, cleanup
         self._memory: list[KeptMemory] = []
         self._holders = 1
-        self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
+        try:
+            self.fd = os.open("u", _DIRECTORY, dir_fd=disk_fd)
+        except OSError as error:
+            for fd in (disk_fd, namespace_fd):
+                if fd >= 0:
+                    os.close(fd)
+            raise HostError(f"cannot open what a sandbox wrote: {error.strerror}") from error
         """The directory of the layer, -1 once nobody holds it."""
         self.flat: Flat | None = None
         """What can stand for this one and some below it; held by this one."""

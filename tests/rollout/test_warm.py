@@ -381,7 +381,7 @@ async def test_faults_around_warm_pythons_never_make_a_false_score(
     plan = Plan(players=players, samples=10, concurrency=Concurrency(least=4, most=4), retry=RETRY)
     tasks = [warm_task("decimal", name=name) for name in "ab"]
     with trio.fail_after(4 * DEADLINE_S):
-        await Run(plan, faulty, LocalReferee(judge, 2), memory).play(iter(tasks))  # type: ignore[arg-type]
+        await Run(plan, faulty, LocalReferee(judge, 2), memory).play(iter(tasks))  # type: ignore[arg-type]  # it does as a supervisor does, with faults
     episodes = list(memory.episodes.values())
     earned = {"solver": 1.0, "idler": 0.0}
 

@@ -33,11 +33,12 @@ def wrong_of(task: Task, solution: Files) -> dict[str, Files]:
 
 def _objections(task: Task, test: str, right: Mapping[str, Verdict], wrong: Mapping[str, Verdict]) -> list[str]:
     visible = task.assignment.visible
-    outcomes = {name: outcomes_of(verdict).get(test) for name, verdict in right.items()}
-    if None in outcomes.values():
+    outcomes = {name: outcomes_of(verdict) for name, verdict in right.items()}
+    if any(test not in tests for tests in outcomes.values()):
         return [f"{test}: there is no such test"]
-    bad = [f"{test}: {outcome.value} for {name}" for name, outcome in outcomes.items()
-           if outcome is not None and outcome is not Outcome.AC]  # fmt: skip
+    bad = [
+        f"{test}: {tests[test].value} for {name}" for name, tests in outcomes.items() if tests[test] is not Outcome.AC
+    ]
     if not any(is_told_by(test, verdict, visible) for verdict in wrong.values()):
         bad.append(
             f"{test}: of {len(wrong)} wrong submissions none passes what can be seen and fails it; "
