@@ -17,9 +17,8 @@ from bench.tools import BenchError
 
 PYTHON = "/usr/bin/python3"
 
-PAUSE_S = 0.005
-"""Between two subjects, for what the one before left to be taken apart. After 20 ms processors sleep, and what is timed
-is for a part how long they take to wake up."""
+PAUSE_S = 0.02
+"""Between two subjects, for what the one before left to be taken apart."""
 
 PROGRAMS = {"print": ("print(1)", ()), "numpy": ("import numpy; print(numpy.pi)", ("numpy",))}
 """What is run, and what its template has imported."""
